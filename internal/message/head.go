@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package message
+
+// Body says how a message's content is delimited (RFC 9112 section 6).
+type Body uint8
+
+// The ways to delimit a body.
+const (
+	NoBody     Body = iota // no content follows
+	Sized                  // ContentLength bytes follow
+	Chunked                // chunked transfer coding, possibly with trailers
+	UntilClose             // responses only: content ends with the connection
+	Streamed               // framed by the protocol below (HTTP/2, HTTP/3)
+)
+
+// Request is the head of a request. Byte slices are borrowed from the codec.
+type Request struct {
+	Method    []byte // as received: case-sensitive
+	Target    []byte // request-target exactly as received
+	Path      []byte // the target's path as received; "*" for OPTIONS *
+	Query     []byte // without "?"; nil when there is none
+	Authority []byte // from the target when it is absolute, else the Host field; empty only for HTTP/1.0 without Host
+	Routed    []byte // the path that is forwarded: normalised by route, or Path itself under raw
+
+	Major, Minor uint8 // protocol version of the message
+	TLS          bool  // it arrived over TLS
+
+	Fields        Fields
+	Body          Body
+	ContentLength int64 // meaningful when Body is Sized
+
+	Close           bool // the peer will not send another request on this connection
+	ExpectContinue  bool // Expect: 100-continue
+	WebSocket       bool // Upgrade: websocket with Connection: upgrade, GET, HTTP/1.1
+	ConnectionNamed bool // a Connection field names fields beyond close, keep-alive and upgrade
+	KeepAliveAsked  bool // HTTP/1.0 with Connection: keep-alive
+}
+
+// Response is the head of a response. Byte slices are borrowed from the codec.
+type Response struct {
+	Status       int
+	Reason       []byte // reason phrase as received, may be empty
+	Major, Minor uint8
+
+	Fields        Fields
+	Body          Body
+	ContentLength int64 // meaningful when Body is Sized; also set from the field of a HEAD answer or 304, -1 when absent
+
+	Close           bool // the peer closes after this message
+	WebSocket       bool // 101 with Upgrade: websocket
+	ConnectionNamed bool
+	KeepAlive       int64 // seconds announced by Keep-Alive: timeout=N, 0 when absent
+}
