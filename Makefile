@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+# Two commands matter: `go run ./cmd/weir demo` and `make test`.
+
+SHELL := /bin/bash
+export CGO_ENABLED ?= 0
+LINT_VERSION  := v2.14.0
+CADDY_VERSION := v2.11.4
+BIN := $(CURDIR)/bin
+
+.PHONY: help build deps test vet lint unit bench-once e2e test-long bench bench-micro fuzz vuln generate clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+build: ## the static binary, bin/weir
+	go build -trimpath -o $(BIN)/weir ./cmd/weir
+
+deps: ## install what the tests need and the machine lacks (Debian packages; as root)
+	@scripts/deps.sh
+
+test: deps build vet lint unit bench-once e2e ## everything CI runs: under 20 minutes
+
+vet: ## go vet, all build tags
+	go vet ./...
+	go vet -tags long,bench ./test/... ./bench/...
+
+lint: $(BIN)/golangci-lint-$(LINT_VERSION) ## the linters of .golangci.yml
+	$(BIN)/golangci-lint-$(LINT_VERSION) run --timeout 10m ./...
+
+$(BIN)/golangci-lint-$(LINT_VERSION):
+	GOBIN=$(BIN) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
+	mv $(BIN)/golangci-lint $@
+
+unit: ## all package tests under the race detector, fuzz corpora and vectors included
+	go test -race -timeout 8m $$(go list ./... | grep -v -e /test$$ -e /bench)
+
+bench-once: ## each micro-benchmark once, so that none rots
+	go test -run '^$$' -bench . -benchtime 1x -timeout 5m $$(go list ./... | grep -v -e /test$$ -e /bench) | grep -E '^(Benchmark|FAIL|panic|---)' 
+
+e2e: build ## the built binary against real clients and backends, one short case of each promise
+	WEIR=$(BIN)/weir go test -count=1 -timeout 12m ./test/...
+
+test-long: deps build ## the long cases
+	WEIR=$(BIN)/weir go test -count=1 -tags long -timeout 80m -v ./test/...
+
+bench: deps build $(BIN)/caddy ## weir beside nginx, HAProxy and Caddy; 9 rounds in alternation; saved under bench/results
+	WEIR=$(BIN)/weir CADDY=$(BIN)/caddy go run ./bench
+
+$(BIN)/caddy:
+	GOBIN=$(BIN) go install github.com/caddyserver/caddy/v2/cmd/caddy@$(CADDY_VERSION)
+
+bench-micro: ## the micro-benchmarks with figures
+	go test -run '^$$' -bench . -benchmem ./balance/ ./pool/ ./internal/...
+
+FUZZTIME ?= 10m
+fuzz: ## each fuzz target for FUZZTIME (10m)
+	@scripts/fuzz.sh $(FUZZTIME)
+
+vuln: ## known vulnerabilities in what is linked
+	go run golang.org/x/vuln/cmd/govulncheck@latest ./...
+
+generate: ## rewrite generated documents
+	go generate ./...
+
+clean: ## remove what was built
+	rm -rf $(BIN)

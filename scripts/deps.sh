@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Installs the peers and clients that the tests drive, where they are missing.
+set -euo pipefail
+declare -A need=(
+  [curl]=curl [nginx]=nginx-light [haproxy]=haproxy [wrk]=wrk [ip]=iproute2
+  [node]=nodejs [openssl]=openssl [iptables]=iptables
+)
+missing=()
+for cmd in "${!need[@]}"; do
+  command -v "$cmd" >/dev/null || [ -x "/usr/sbin/$cmd" ] || missing+=("${need[$cmd]}")
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+if [ "$(id -u)" != 0 ]; then
+  echo "missing: ${missing[*]}; install them (apt-get install ${missing[*]}) or run as root" >&2
+  exit 1
+fi
+export DEBIAN_FRONTEND=noninteractive
+# Services that the packages would start are not wanted: the tests run their own.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e "$policy" ]; then
+  printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod +x "$policy"
+  trap 'rm -f "$policy"' EXIT
+fi
+apt-get update -qq
+apt-get install -y -qq --no-install-recommends "${missing[@]}"
