@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Plan is a complete, checked configuration: every default is filled in, every
+// name resolves, every `auto` is decided where the text alone can decide it. It
+// is immutable: whoever receives one reads it and copies what it wants to
+// change. Throughout, a duration, size or count of 0 means "none" (no limit,
+// switched off) unless the field says otherwise.
+type Plan struct {
+	File     string // where the text came from; empty when made from flags
+	Admin    Admin
+	Status   Status
+	Log      Log
+	Shutdown Shutdown
+	Limits   Limits
+	Metrics  Metrics
+	// TrustedWeirs are the addresses whose X-Weir-* request headers are believed.
+	TrustedWeirs []netip.Prefix
+	Check        Check
+	Listeners    []Listener // sorted by name
+	Pools        []Pool     // sorted by name
+
+	// Warnings are findings that do not keep the plan from running, in the
+	// order of the text, without those that check.silence names.
+	Warnings []Warning
+}
+
+// Pool returns the pool with the name, or nil.
+func (p *Plan) Pool(name string) *Pool {
+	for i := range p.Pools {
+		if p.Pools[i].Name == name {
+			return &p.Pools[i]
+		}
+	}
+	return nil
+}
+
+// Listener returns the listener with the name, or nil.
+func (p *Plan) Listener(name string) *Listener {
+	for i := range p.Listeners {
+		if p.Listeners[i].Name == name {
+			return &p.Listeners[i]
+		}
+	}
+	return nil
+}
+
+// Position is a place in the text. The zero value means "nowhere": the thing
+// came from flags or is a default.
+type Position struct {
+	File string
+	Line int // from 1
+	Col  int // in characters, from 1
+}
+
+// Warning is a finding that does not keep a plan from running.
+type Warning struct {
+	Pos  Position
+	Name string // what check.silence calls it, e.g. "unused_pool"
+	Text string // what is odd, and how to settle it
+	Line string // the line of the text, for display
+}
+
+// Admin is where the API and the dashboard are served.
+type Admin struct {
+	Bind      string   // host:port or unix:/path; empty: off
+	TokenFile string   // file holding the bearer token; empty: none
+	Hosts     []string // further Host values that are accepted
+}
+
+// Status is the read-only bind for orchestrators: /livez, /readyz, /metrics.
+type Status struct {
+	Bind string // empty: off
+}
+
+// Log configures what is written where.
+type Log struct {
+	Level  string // debug, info, warn, error
+	Access AccessLog
+}
+
+// AccessLog configures one line per request.
+type AccessLog struct {
+	Off    bool
+	Path   string  // stdout, stderr or a file
+	Format string  // json
+	Sample float64 // share of requests that are written, above 0, at most 1
+}
+
+// Shutdown bounds the end of the process. Both run from the signal.
+type Shutdown struct {
+	Delay    time.Duration // accepting goes on, /readyz fails; 0: no delay
+	Deadline time.Duration // what is left is cut
+}
+
+// Limits are the ceilings of the process.
+type Limits struct {
+	MaxConnections int64 // client connections; 0: auto, 80 % of half of RLIMIT_NOFILE
+}
+
+// Metrics configures the label values of metrics.
+type Metrics struct {
+	Codes         string // class (429, 499, 502, 503, 504 verbatim) or exact
+	BackendSeries int    // pools above this size have no per-backend series; 0: none has
+}
+
+// Check holds what the linter compares with; nothing of it changes traffic.
+type Check struct {
+	Detection time.Duration // slo.detection: a dead backend must be out by then; 0: no goal
+	Front     *Front        // the balancer in front of weir; nil: none is known
+	Grace     time.Duration // the orchestrator's kill grace period; 0: unknown
+	Silence   []string      // names of warnings not to report, sorted
+}
+
+// Front describes the balancer in front of weir.
+type Front struct {
+	Idle     time.Duration // how long it keeps idle connections to weir
+	Interval time.Duration // how often it checks weir
+	Fall     int           // after how many failed checks it gives weir up
+}
+
+// Listener is one group of sockets with one set of routes.
+type Listener struct {
+	Name           string
+	Pos            Position
+	Bind           []string       // host:port, :port or unix:/path
+	Protocol       string         // http
+	TLS            *ListenerTLS   // nil: plain
+	MaxHeaderBytes int64          // http.max_header_bytes
+	MaxBody        int64          // http.max_body; 0: no limit
+	HealthPath     string         // answered by weir itself; empty: none
+	TrustedProxies []netip.Prefix // peers whose forwarding headers are believed
+	Timeouts       ListenerTimeouts
+	MaxConnections int64 // limits.max_connections
+	MaxPerClient   int64 // limits.max_connections_per_client
+	DebugHeaders   bool
+	Routes         []Route // in file order; `pool:` beside bind is a catch-all at the end
+}
+
+// ListenerTLS configures the termination of TLS.
+type ListenerTLS struct {
+	Certificates []KeyPair // in file order; the first is used without SNI
+	MinVersion   uint16    // tls.VersionTLS12 or tls.VersionTLS13
+}
+
+// KeyPair names a certificate chain and its key, both PEM files.
+type KeyPair struct {
+	Cert, Key string
+	Pos       Position
+}
+
+// ListenerTimeouts are S7's rows for listeners.
+type ListenerTimeouts struct {
+	Header      time.Duration
+	Idle        time.Duration
+	Write       time.Duration
+	BodyMinRate int64 // bytes per second while weir waits for body bytes
+	BodyGrace   time.Duration
+}
+
+// Route says what happens to requests that match. Exactly one of Pool, Respond
+// and Redirect is set.
+type Route struct {
+	Name            string // unique within the listener: `name`, or made from the match
+	Pos             Position
+	Match           Match
+	Pool            string
+	Respond         *Respond
+	Redirect        *Redirect
+	Rewrite         Rewrite
+	RequestHeaders  HeaderEdits
+	ResponseHeaders HeaderEdits
+	Timeouts        RouteTimeouts
+	Retry           Retry // the route's keys over the pool's
+	MaxRequests     int64 // limits.requests: in flight on this route
+	Raw             bool
+}
+
+// Match holds the conditions of a route; all must hold. The zero value matches
+// everything.
+type Match struct {
+	Host       string // lower case, no port; `*.example.com` is one or more labels; empty: any
+	Path       string // exact, normalised (as written under raw); empty: any
+	PathPrefix string // `/v1` matches /v1 and /v1/..., never /v10; empty: any
+	Methods    []string
+	Headers    []HeaderMatch // sorted by name
+}
+
+// HeaderMatch asks for a field line with this name and exactly this value.
+type HeaderMatch struct {
+	Name, Value string
+}
+
+// Respond is an answer that weir gives itself.
+type Respond struct {
+	Code        int
+	Body        string
+	ContentType string
+}
+
+// Redirect answers with a Location. Empty parts are taken from the request.
+type Redirect struct {
+	Code   int // 301, 302, 303, 307 or 308
+	Scheme string
+	Host   string
+	Port   int    // 0: the port that belongs to the scheme when Scheme is set, else the request's
+	Path   string // replaces the path and the query; empty: the request's
+}
+
+// Rewrite changes what is forwarded, after routing.
+type Rewrite struct {
+	StripPrefix string // removed from the front of the path, whole segments only
+	Host        string // replaces Host
+	Path        string // replaces the path
+}
+
+// HeaderEdits change fields: remove first, then set, then add.
+type HeaderEdits struct {
+	Set    []Header // sorted by name
+	Add    []Header // sorted by name
+	Remove []string // sorted
+}
+
+// Empty reports whether nothing is to be done.
+func (e HeaderEdits) Empty() bool { return len(e.Set)+len(e.Add)+len(e.Remove) == 0 }
+
+// Header is a field name and value.
+type Header struct {
+	Name, Value string
+}
+
+// RouteTimeouts are S7's rows for routes.
+type RouteTimeouts struct {
+	Request time.Duration
+	Total   time.Duration
+}
+
+// Retry says which failures are tried again (S5).
+type Retry struct {
+	Attempts int   // every try, the first included; 1: neither retries nor redispatches
+	OnReset  bool  // a connection that died after bytes were sent
+	OnStatus []int // answers that are retried, sorted
+	Within   time.Duration
+	Body     int64 // largest body that is kept for a replay; 0: only requests without a body
+}
+
+// Pool is a group of backends that share the work.
+type Pool struct {
+	Name     string
+	Pos      Position
+	Balance  string // p2c, round_robin, random, least_request
+	Choices  int    // p2c.choices
+	Backends []Backend
+	Active   Active
+	Passive  Passive
+	Panic    Panic
+	Limits   PoolLimits
+	Budget   Budget
+	Retry    Retry // what routes to this pool start from
+	Timeouts PoolTimeouts
+	Upstream Upstream
+	TLS      PoolTLS
+	// DrainDeadline cuts what a draining backend still has in flight; 0: never.
+	DrainDeadline time.Duration
+	Weir          bool // the backends are weirs (S6)
+}
+
+// Backend is one server.
+type Backend struct {
+	ID      string // `id`, or the address
+	Pos     Position
+	URL     string // scheme://host:port, canonical
+	Address string // host:port; IPv6 in brackets; a name is lower case
+	TLS     bool   // https
+	Weight  uint32 // 0: no new work
+	Zone    string
+	Backup  bool
+}
+
+// Active configures probes.
+type Active struct {
+	Off          bool
+	Protocol     string // tcp or http
+	Path         string // path and query that is asked for; empty with tcp
+	Method       string
+	Interval     time.Duration
+	FastInterval time.Duration
+	Jitter       float64 // share of the interval
+	Timeout      time.Duration
+	Fall, Rise   int
+	Expect       []StatusRange // answers that pass
+	Port         int           // 0: the backend's
+	Host         string        // Host and TLS name; empty: as for traffic
+	TLS          string        // auto (as for traffic), on, off
+	InitialUp    bool          // backends added later take work before their first pass
+}
+
+// StatusRange is an inclusive range of status codes.
+type StatusRange struct {
+	From, To int
+}
+
+// Passive configures ejection by traffic.
+type Passive struct {
+	Off                bool
+	Consecutive        int
+	ConsecutiveConnect int
+	Eject, MaxEject    time.Duration
+	MaxEjected         float64 // share of the pool
+}
+
+// Panic says what happens when too much of a pool looks bad (S4).
+type Panic struct {
+	Off       bool
+	Threshold float64 // share of serving backends below which health is distrusted
+	Then      string  // serve, shed, failover
+	Floor     int     // opinions never leave fewer serving backends than this
+}
+
+// PoolLimits are ceilings; the first two are per backend.
+type PoolLimits struct {
+	Connections  int64
+	Requests     int64
+	PoolRequests int64
+	Queue        int // waiting requests; 0: none wait (a full pool answers at once)
+	QueueTimeout time.Duration
+}
+
+// Budget bounds retries of a pool.
+type Budget struct {
+	Share        float64 // retries allowed per request over the window; 0: only MinPerSecond
+	Window       time.Duration
+	MinPerSecond float64
+	Base, Max    time.Duration // backoff
+}
+
+// PoolTimeouts are S7's rows for pools.
+type PoolTimeouts struct {
+	Connect        time.Duration
+	TLS            time.Duration
+	ResponseHeader time.Duration
+	StreamIdle     time.Duration
+	TunnelIdle     time.Duration
+	KeepAlive      time.Duration
+}
+
+// Upstream configures the kept connections to each backend.
+type Upstream struct {
+	MaxIdle           int   // idle connections kept per backend; 0: none is kept
+	MaxRequests       int64 // requests per connection
+	ReuseUnsafeWithin time.Duration
+	MaxConnectionAge  time.Duration
+}
+
+// PoolTLS configures https backends.
+type PoolTLS struct {
+	CA                 string // PEM file; empty: the system's
+	ServerName         string // empty: the name in the URL
+	Cert, Key          string // client certificate; empty: none
+	InsecureSkipVerify bool
+}
