@@ -124,6 +124,27 @@ func (f *Fields) endAdd() {
 	l.lineEnd = uint32(len(f.own))
 }
 
+// AddAll appends the lines that were added to o (those that o only borrows from
+// a wire, and removed ones, are left out). It copies the text of all of them at
+// once: lines that rarely change are kept in a Fields of their own and cost one
+// copy per message.
+func (f *Fields) AddAll(o *Fields) {
+	base := uint32(len(f.own))
+	f.own = append(f.own, o.own...)
+	for i := range o.list {
+		l := o.list[i]
+		if !l.own || l.removed {
+			continue
+		}
+		l.nameStart += base
+		l.nameEnd += base
+		l.valueStart += base
+		l.valueEnd += base
+		l.lineEnd += base
+		f.list = append(f.list, l)
+	}
+}
+
 // Len returns the number of lines, removed ones included; index with it.
 func (f *Fields) Len() int { return len(f.list) }
 
