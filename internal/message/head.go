@@ -22,6 +22,7 @@ type Request struct {
 	Query     []byte // without "?"; nil when there is none
 	Authority []byte // from the target when it is absolute, else the Host field; empty only for HTTP/1.0 without Host
 	Routed    []byte // the path that is forwarded: normalised by route, or Path itself under raw
+	Scratch   []byte // route's memory for Routed; codecs keep it from request to request
 
 	Major, Minor uint8 // protocol version of the message
 	TLS          bool  // it arrived over TLS
