@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"crypto/tls"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+)
+
+type options struct {
+	rounds  int
+	seconds time.Duration
+	cases   string
+	proxies string
+	rate    int
+	idle    int
+	out     string
+}
+
+// benchCase is one column of the table.
+type benchCase struct {
+	name   string
+	what   string
+	metric string // the figure that ratios are printed for
+	logs   bool   // needs the lab with access logs on
+	once   bool   // memory: one measurement, not one a round
+	run    func(o *options, p *proxy) (result, error)
+}
+
+var cases = []benchCase{
+	{name: "plain", what: "HTTP/1.1, 64 kept connections, 128 bytes", metric: "cpu_us_per_request",
+		run: func(o *options, p *proxy) (result, error) {
+			return closedLoop(p, fmt.Sprintf("http://127.0.0.1:%d/", p.ports.plain), 64, o.seconds)
+		}},
+	{name: "tls", what: "TLS 1.3, HTTP/1.1, 64 kept connections, 128 bytes", metric: "cpu_us_per_request",
+		run: func(o *options, p *proxy) (result, error) {
+			return closedLoop(p, fmt.Sprintf("https://127.0.0.1:%d/", p.ports.tls), 64, o.seconds)
+		}},
+	{name: "bulk", what: "HTTP/1.1, 16 kept connections, 1 MiB answers", metric: "cpu_s_per_gib",
+		run: func(o *options, p *proxy) (result, error) {
+			return closedLoop(p, fmt.Sprintf("http://127.0.0.1:%d/1m", p.ports.plain), 16, o.seconds)
+		}},
+	{name: "rate", what: "HTTP/1.1 at a fixed rate over 64 connections", metric: "p99_ms",
+		run: func(o *options, p *proxy) (result, error) {
+			return openLoop(p, fmt.Sprintf("127.0.0.1:%d", p.ports.plain), o.rate, 64, o.seconds)
+		}},
+	{name: "logs", what: "as plain, access logs on everywhere", metric: "cpu_us_per_request", logs: true,
+		run: func(o *options, p *proxy) (result, error) {
+			return closedLoop(p, fmt.Sprintf("http://127.0.0.1:%d/", p.ports.plain), 64, o.seconds)
+		}},
+	{name: "idle", what: "idle kept clients, plain", metric: "kib_per_client", once: true,
+		run: func(o *options, p *proxy) (result, error) {
+			addr := fmt.Sprintf("127.0.0.1:%d", p.ports.plain)
+			return idle(p, func() (net.Conn, error) { return net.Dial("tcp", addr) }, o.idle, 20*time.Second)
+		}},
+	{name: "idle-tls", what: "idle kept clients, TLS 1.3", metric: "kib_per_client", once: true,
+		run: func(o *options, p *proxy) (result, error) {
+			addr := fmt.Sprintf("127.0.0.1:%d", p.ports.tls)
+			return idle(p, func() (net.Conn, error) {
+				return tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true, ServerName: "localhost"})
+			}, o.idle, 20*time.Second)
+		}},
+}
+
+func main() {
+	var o options
+	flag.IntVar(&o.rounds, "rounds", 9, "rounds of alternation")
+	flag.DurationVar(&o.seconds, "seconds", 4*time.Second, "length of one measurement (whole seconds)")
+	flag.StringVar(&o.cases, "cases", "plain,tls,bulk,rate,logs,idle,idle-tls", "what to measure")
+	flag.StringVar(&o.proxies, "proxies", "weir,nginx,haproxy,caddy", "which programs")
+	flag.IntVar(&o.rate, "rate", 8000, "requests per second of the fixed-rate case")
+	flag.IntVar(&o.idle, "idle", 5000, "clients of the idle case")
+	flag.StringVar(&o.out, "out", "bench/results/latest", "results are written to this name with .txt and .json")
+	flag.Parse()
+	if err := run(&o, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// report is what is saved.
+type report struct {
+	Machine  string
+	Versions map[string]string
+	Rounds   int
+	Seconds  float64
+	// Figures by case, proxy, figure: one value a round.
+	Figures map[string]map[string]map[string]sample
+}
+
+func run(o *options, w io.Writer) error {
+	rep := &report{
+		Machine:  fmt.Sprintf("%s/%s, %d cores, %s", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), kernel()),
+		Versions: map[string]string{}, Rounds: o.rounds, Seconds: o.seconds.Seconds(),
+		Figures: map[string]map[string]map[string]sample{},
+	}
+	names := strings.Split(o.proxies, ",")
+	for _, logs := range []bool{false, true} {
+		if err := o.lab(rep, names, logs, w); err != nil {
+			return err
+		}
+	}
+	var b strings.Builder
+	rep.print(&b, names)
+	fmt.Fprint(w, b.String())
+	if err := os.MkdirAll(filepath.Dir(o.out), 0o755); err != nil {
+		return err
+	}
+	js, err := json.MarshalIndent(rep, "", " ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(o.out+".json", append(js, '\n'), 0o644); err != nil {
+		return err
+	}
+	return os.WriteFile(o.out+".txt", []byte(b.String()), 0o644)
+}
+
+// lab runs all chosen cases that want access logs on (or off).
+func (o *options) lab(rep *report, names []string, logs bool, w io.Writer) error {
+	var todo []benchCase
+	for _, c := range cases {
+		if c.logs == logs && slices.Contains(strings.Split(o.cases, ","), c.name) {
+			todo = append(todo, c)
+		}
+	}
+	if len(todo) == 0 {
+		return nil
+	}
+	l, err := newLab(logs)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	for _, c := range todo {
+		// Alternation round by round; a process is started once a case, so that a
+		// case does not inherit another's memory.
+		var ps []*proxy
+		for _, n := range names {
+			p, err := l.start(n)
+			if err != nil {
+				return err
+			}
+			defer stop(p.cmd)
+			rep.Versions[n] = p.version
+			ps = append(ps, p)
+		}
+		rounds := o.rounds
+		if c.once {
+			rounds = 1
+		}
+		for r := range rounds {
+			for i := range ps {
+				p := ps[(i+r)%len(ps)] // nobody is always first
+				res, err := c.run(o, p)
+				if err != nil {
+					return fmt.Errorf("%s, %s: %w\n%s", c.name, p.name, err, p.errors)
+				}
+				rep.add(c.name, p.name, res)
+				fmt.Fprintf(w, "round %d %-8s %-8s %s\n", r+1, c.name, p.name, brief(res))
+			}
+		}
+		for _, p := range ps {
+			stop(p.cmd)
+		}
+	}
+	return nil
+}
+
+func (rep *report) add(c, p string, res result) {
+	if rep.Figures[c] == nil {
+		rep.Figures[c] = map[string]map[string]sample{}
+	}
+	if rep.Figures[c][p] == nil {
+		rep.Figures[c][p] = map[string]sample{}
+	}
+	for k, v := range res {
+		rep.Figures[c][p][k] = append(rep.Figures[c][p][k], v)
+	}
+}
+
+func (rep *report) print(w io.Writer, names []string) {
+	fmt.Fprintf(w, "\n%s; %d rounds of %gs; medians [interval]; ratios are medians of round-by-round ratios\n", rep.Machine, rep.Rounds, rep.Seconds)
+	for _, n := range names {
+		fmt.Fprintf(w, "  %-8s %s\n", n, rep.Versions[n])
+	}
+	for _, c := range cases {
+		figs := rep.Figures[c.name]
+		if figs == nil {
+			continue
+		}
+		fmt.Fprintf(w, "\n%s: %s\n", c.name, c.what)
+		for _, n := range names {
+			fmt.Fprintf(w, "  %-8s", n)
+			for _, k := range sortedKeys(figs[n]) {
+				fmt.Fprintf(w, "  %s %s", k, interval(figs[n][k].median()))
+			}
+			fmt.Fprintln(w)
+		}
+		for _, n := range names {
+			if n != "weir" && figs["weir"] != nil {
+				fmt.Fprintf(w, "  weir / %-8s %s = %s\n", n, c.metric, interval(ratio(figs["weir"][c.metric], figs[n][c.metric])))
+			}
+		}
+	}
+}
+
+func sortedKeys(m map[string]sample) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+func brief(r result) string {
+	var b strings.Builder
+	for _, k := range []string{"cpu_us_per_request", "user_us", "cpu_s_per_gib", "requests_per_s", "p50_ms", "p99_ms", "kib_per_client"} {
+		if v, ok := r[k]; ok {
+			fmt.Fprintf(&b, " %s=%.4g", k, v)
+		}
+	}
+	return b.String()
+}
+
+func kernel() string {
+	text, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
+		return "unknown kernel"
+	}
+	release, _, _ := strings.Cut(strings.TrimSpace(string(text)), "-")
+	return "Linux " + release
+}
