@@ -53,6 +53,7 @@ type Backend struct {
 	_        [32]byte      // keep what every request writes off the line above
 	inFlight atomic.Int64
 	ghost    atomic.Uint64 // failed attempts still counted as load, see Charge
+	mean     atomic.Int64  // nanoseconds
 }
 
 const (
@@ -159,6 +160,10 @@ func (b *Backend) Full() bool {
 // of one request held for mean. elapsed, the time the attempt really took, is
 // already paid. A mean of zero or less charges nothing.
 func (b *Backend) Charge(now Instant, mean, elapsed time.Duration) { b.charge(now, mean, elapsed) }
+
+// SetMeanLatency stores the pool's mean latency, the time constant by which
+// what Charge left decays. The pool's core calls it as its estimate moves.
+func (b *Backend) SetMeanLatency(d time.Duration) { b.mean.Store(int64(d)) }
 
 // Load returns the requests in flight plus what failed attempts still charge.
 func (b *Backend) Load(now Instant) float64 {
