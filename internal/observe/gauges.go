@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+// PoolGauges is the state of one pool at the moment of a scrape.
+type PoolGauges struct {
+	Name            string
+	Panic           bool
+	QueueLength     int     // requests waiting for a slot
+	BudgetRemaining float64 // retries that would be granted now
+	Saturation      float64 // 0..1 and above: load against capacity
+	Connections     int64   // open upstream connections
+	Backends        []BackendGauges
+}
+
+// BackendGauges is the state of one backend at the moment of a scrape.
+type BackendGauges struct {
+	ID       string
+	Address  string // host:port as dialed, for ephemeral ports; may be empty
+	State    string // as in the API: unproven, healthy, overloaded, not_ready, broken
+	Share    float64
+	InFlight int64
+	Flips    uint64 // changes between serving and not serving
+}
+
+// ListenerGauges is the state of one listener at the moment of a scrape.
+type ListenerGauges struct {
+	Name             string
+	Connections      int64 // open client connections
+	AcceptQueue      int64 // connections waiting to be accepted
+	AcceptQueueLimit int64 // 0: unknown, neither is exposed
+}
+
+// RegisterPools sets the function that returns every pool's state. It is
+// called from scraping goroutines, concurrently; the result is not kept.
+func (m *Metrics) RegisterPools(f func() []PoolGauges) { m.pools.Store(&f) }
+
+// RegisterListeners sets the function that returns every listener's state,
+// under the same rules.
+func (m *Metrics) RegisterListeners(f func() []ListenerGauges) { m.listeners.Store(&f) }
+
+// RegisterLogDropped adds a source to weir_log_dropped_total: the access log's
+// Dropped, for one.
+func (m *Metrics) RegisterLogDropped(f func() uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.logDropped = append(m.logDropped, f)
+}
+
+func (m *Metrics) poolGauges() []PoolGauges {
+	f := m.pools.Load()
+	if f == nil {
+		return nil
+	}
+	all := (*f)()
+	seen := make(map[string]bool, len(all))
+	out := all[:0:0]
+	for _, p := range all {
+		// While a reload drains, two generations may hold one name: the first wins.
+		if !seen[p.Name] {
+			seen[p.Name] = true
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+func (m *Metrics) listenerGauges() []ListenerGauges {
+	f := m.listeners.Load()
+	if f == nil {
+		return nil
+	}
+	all := (*f)()
+	at := make(map[string]int, len(all))
+	out := all[:0:0]
+	for _, l := range all {
+		if i, ok := at[l.Name]; ok {
+			out[i].Connections += l.Connections
+			continue
+		}
+		at[l.Name] = len(out)
+		out = append(out, l)
+	}
+	return out
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import (
+	"strconv"
+	"sync/atomic"
+
+	"github.com/weirlb/weir/internal/message"
+)
+
+// RetryOutcome says what became of a retry, or why there was none.
+type RetryOutcome uint8
+
+// The outcomes of weir_retries_total.
+const (
+	RetrySucceeded     RetryOutcome = iota // the retry's answer went to the client
+	RetryFailed                            // the retry failed too
+	RetryNoBudget                          // refused: the pool's budget was spent
+	RetryNotReplayable                     // refused: bytes were sent and the request may not be repeated
+	RetryNotAllowed                        // refused: attempts or time used up
+	retryOutcomes
+)
+
+var retryOutcomeNames = [retryOutcomes]string{"success", "failure", "no_budget", "not_replayable", "not_allowed"}
+
+// Causes are reasons and, behind them, the statuses that retry.when may list.
+var retryStatuses = [...]int{408, 425, 429, 500, 502, 503, 504}
+
+const causes = int(message.Reasons) + len(retryStatuses) + 1
+
+// PoolSeries counts what belongs to a pool as a whole. All methods are safe
+// for concurrent use and none locks or allocates.
+type PoolSeries struct {
+	name string // constant
+
+	size                      atomic.Int64 // backends at the last look; decides about per-backend series
+	queue, connect, firstByte histogram
+	retries                   [causes][retryOutcomes]atomic.Uint64
+	redispatches              [message.Reasons]atomic.Uint64
+}
+
+// Retry counts a retry by what made it necessary: the reason an attempt ended,
+// or, when status is not 0, an answer's status.
+func (p *PoolSeries) Retry(cause message.Reason, status int, o RetryOutcome) {
+	if o < retryOutcomes {
+		p.retries[causeIndex(cause, status)][o].Add(1)
+	}
+}
+
+// Redispatch counts an attempt that was made again because the one before had
+// sent nothing.
+func (p *PoolSeries) Redispatch(cause message.Reason) {
+	if cause < message.Reasons {
+		p.redispatches[cause].Add(1)
+	}
+}
+
+func causeIndex(cause message.Reason, status int) int {
+	if status != 0 {
+		for i, s := range retryStatuses {
+			if s == status {
+				return int(message.Reasons) + i
+			}
+		}
+		return causes - 1
+	}
+	return min(int(cause), causes-1)
+}
+
+func causeName(i int) string {
+	switch {
+	case i < int(message.Reasons):
+		return message.Reason(i).String()
+	case i < causes-1:
+		return strconv.Itoa(retryStatuses[i-int(message.Reasons)])
+	default:
+		return "other"
+	}
+}

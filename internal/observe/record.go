@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/weirlb/weir/internal/message"
+)
+
+// Record is what is remembered of one request. It belongs to the exchange,
+// which reuses it: neither Observe nor Write keeps a reference to it or to any
+// slice in it. The zero value is a record of nothing; Reset gives it back.
+type Record struct {
+	// Names of what served it. Empty when the request did not get that far.
+	Listener, Route, Pool, Backend string
+
+	// From the request's head; borrowed from the codec until the exchange ends.
+	Method    []byte
+	Host      []byte
+	Path      []byte // without the query
+	Query     []byte // logged only when AccessLogOptions.Query says so
+	UserAgent []byte
+	RequestID []byte
+	ClientIP  netip.Addr // after trusted forwarding headers were believed
+
+	Start        time.Time // wall clock, when the head was complete (clock.Time of the instant)
+	Major, Minor uint8     // HTTP version spoken by the client
+	TLS          bool
+	Tunnel       bool // switched protocols: Total is the tunnel's life and enters no latency histogram
+
+	Status int            // sent to the client; 0: none was (the reason's own status is used)
+	Reason message.Reason // how it ended
+	Sent   bool           // a byte of the request was put on a backend
+	Reused bool           // the last attempt went over a kept connection
+
+	Attempts     int // every try, the first included
+	Retries      int // tries after bytes had been sent (S5)
+	Redispatches int // tries after none had been sent
+
+	Queue     time.Duration // waited for a slot
+	Connect   time.Duration // dialing and TLS of the last attempt; 0 on a kept connection
+	FirstByte time.Duration // from the last attempt's first request byte to its final response head; 0: none came
+	Total     time.Duration // head complete to last byte
+
+	BytesIn  int64 // content received from the client
+	BytesOut int64 // content sent to the client
+
+	Detail string // a few words beyond the reason; never from a secret field
+}
+
+// Reset empties the record for the next request.
+func (r *Record) Reset() { *r = Record{} }
+
+// code is the status under which the record is counted and logged.
+func (r *Record) code() int {
+	if r.Status == 0 {
+		return r.Reason.Status()
+	}
+	return r.Status
+}
