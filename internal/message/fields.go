@@ -44,6 +44,9 @@ const (
 	UserAgent
 	Referer
 	MaxForwards
+	// Lookalike is a name that differs from an identity field's only by "_" or
+	// another such character for "-": some servers read both as one (S13).
+	Lookalike
 	fieldIDs // number of ids
 )
 
