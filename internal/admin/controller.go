@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admin
+
+import (
+	"errors"
+	"time"
+)
+
+// Controller is what the API needs from the running balancer. Its methods are
+// called concurrently and return plain values that are the caller's to keep.
+type Controller interface {
+	Status() Status
+	// Pools returns every pool, sorted by name, with its backends.
+	Pools() []Pool
+	// Pool returns one pool, or ErrUnknownPool.
+	Pool(name string) (Pool, error)
+	// Patch changes what the operator says about one backend and returns the
+	// backend as it is then. Errors: ErrUnknownPool, ErrUnknownBackend, or an
+	// ErrBadPatch with the reason.
+	Patch(pool, backend string, p Patch) (Backend, error)
+	// NotReady returns why traffic should not be sent here yet or any more; an
+	// empty result means ready. With pools it also says which of those has no
+	// serving backend.
+	NotReady(pools []string) []string
+}
+
+// Errors that a Controller returns, possibly wrapped.
+var (
+	ErrUnknownPool    = errors.New("no such pool")
+	ErrUnknownBackend = errors.New("no such backend")
+	ErrBadPatch       = errors.New("cannot be applied")
+)
+
+// Status says what is running.
+type Status struct {
+	Version    string        `json:"version"`
+	PID        int           `json:"pid"`
+	Started    time.Time     `json:"started"`
+	UptimeS    float64       `json:"uptime_s"`
+	State      string        `json:"state"` // starting, serving, draining
+	Generation uint64        `json:"generation"`
+	Config     string        `json:"config,omitempty"` // file of the configuration; empty: made from flags
+	Ready      bool          `json:"ready"`
+	NotReady   []string      `json:"not_ready,omitempty"`
+	Listeners  []Listener    `json:"listeners"`
+	Pools      []PoolSummary `json:"pools"`
+	Warnings   []string      `json:"warnings,omitempty"`
+}
+
+// Listener is one listener in Status.
+type Listener struct {
+	Name        string   `json:"name"`
+	Bind        []string `json:"bind"` // as bound: real ports
+	Protocol    string   `json:"protocol"`
+	TLS         bool     `json:"tls"`
+	Connections int64    `json:"connections"`
+	Routes      []Route  `json:"routes"`
+}
+
+// Route is one route of a listener, in the order in which they are tried.
+type Route struct {
+	Name     string `json:"name"`
+	Match    string `json:"match"` // in words: "api.example.com/v1..."
+	Pool     string `json:"pool,omitempty"`
+	InFlight int64  `json:"in_flight"`
+}
+
+// PoolSummary is one pool without its backends.
+type PoolSummary struct {
+	Name                 string  `json:"name"`
+	Balance              string  `json:"balance"`
+	Ready                bool    `json:"ready"` // the first round of probes is over
+	Backends             int     `json:"backends"`
+	Serving              int     `json:"serving"` // backends that may get new work
+	Panic                bool    `json:"panic"`
+	InFlight             int64   `json:"in_flight"`
+	QueueLength          int     `json:"queue_length"`
+	Saturation           float64 `json:"saturation"`
+	RetryBudgetRemaining float64 `json:"retry_budget_remaining"`
+	Connections          int64   `json:"connections"` // open, to backends
+	Requests             uint64  `json:"requests"`
+	Failures             uint64  `json:"failures"`
+	DetectionMS          float64 `json:"detection_ms"` // worst case until a dead backend is out; 0: no checks
+}
+
+// Pool is a pool with its backends.
+type Pool struct {
+	PoolSummary
+	Members []Backend `json:"members"`
+}
+
+// Backend is one backend.
+type Backend struct {
+	ID        string    `json:"id"`
+	URL       string    `json:"url"`
+	Zone      string    `json:"zone"`
+	Weight    uint32    `json:"weight"`
+	Backup    bool      `json:"backup,omitempty"`
+	Admin     string    `json:"admin"`  // enabled, draining, disabled
+	Health    string    `json:"health"` // unproven, healthy, overloaded, not_ready, broken
+	Share     float64   `json:"share"`
+	Reason    string    `json:"reason"` // what binds the share; empty: nothing does
+	Since     time.Time `json:"since"`  // of the state
+	Flips     uint64    `json:"flips"`
+	InFlight  int64     `json:"in_flight"`
+	Requests  uint64    `json:"requests"`
+	Failures  uint64    `json:"failures"`
+	Latency   Latency   `json:"latency_ms"`
+	LastCheck *Check    `json:"last_check"` // null: none yet
+	Override  *Override `json:"override,omitempty"`
+	Drain     *Drain    `json:"drain,omitempty"` // while draining
+}
+
+// Latency holds milliseconds until the first byte of answers; 0: unknown.
+type Latency struct {
+	P50  float64 `json:"p50"`
+	P99  float64 `json:"p99"`
+	EWMA float64 `json:"ewma"`
+}
+
+// Check is the last health check of a backend.
+type Check struct {
+	At    time.Time `json:"at"`
+	OK    bool      `json:"ok"`
+	Error string    `json:"error,omitempty"`
+}
+
+// Override says what the operator has set over the configuration.
+type Override struct {
+	Admin            string    `json:"admin,omitempty"`   // empty: not overridden
+	Weight           *uint32   `json:"weight,omitempty"`  // nil: not overridden
+	ConfiguredWeight uint32    `json:"configured_weight"` // what a reset returns to
+	Since            time.Time `json:"since"`
+	AgeS             float64   `json:"age_s"`
+}
+
+// Drain is the progress of taking a backend out.
+type Drain struct {
+	InFlight  int64   `json:"in_flight"`
+	DeadlineS float64 `json:"deadline_s"` // seconds until what is left is given up; 0: over, negative: none
+	Done      bool    `json:"done"`
+}
+
+// Patch is what the operator changes about a backend.
+type Patch struct {
+	Admin       string        // enabled, draining, disabled; empty: unchanged
+	Weight      *uint32       // nil: unchanged
+	ResetWeight bool          // back to the configured weight
+	Deadline    time.Duration // of a drain; 0: the pool's
+}
