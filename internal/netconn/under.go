@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netconn
+
+import (
+	"net"
+	"time"
+
+	"github.com/weirlb/weir/balance"
+	"github.com/weirlb/weir/internal/clock"
+)
+
+// under is the same connection as crypto/tls sees it from above: the socket,
+// with early timers absorbed. It is a second face of Conn, not a second object.
+type under Conn
+
+// waitError says that an operation that must not wait would have to. It is a
+// temporary net.Error, which crypto/tls does not remember.
+type waitError struct{}
+
+func (*waitError) Error() string   { return "operation would wait" }
+func (*waitError) Timeout() bool   { return true }
+func (*waitError) Temporary() bool { return true }
+
+var errWouldWait = &waitError{}
+
+func (u *under) Read(p []byte) (int, error) {
+	c := (*Conn)(u)
+	if c.nowait {
+		return c.readNow(p)
+	}
+	return c.read(p)
+}
+
+func (u *under) Write(p []byte) (int, error) {
+	c := (*Conn)(u)
+	if c.flags.Load()&flagWriteOnce != 0 {
+		return c.writeNow(p)
+	}
+	return c.write(p)
+}
+
+// Close closes the socket.
+func (u *under) Close() error { return u.nc.Close() }
+
+// CloseWrite is what tls.Conn.CloseWrite leaves to its owner.
+func (u *under) CloseWrite() error { return nil }
+
+func (u *under) LocalAddr() net.Addr  { return u.nc.LocalAddr() }
+func (u *under) RemoteAddr() net.Addr { return u.nc.RemoteAddr() }
+
+// The deadlines that crypto/tls sets itself concern only its closing alert,
+// which flagWriteOnce bounds already; Conn's deadlines are the ones that count.
+func (u *under) SetDeadline(time.Time) error      { return nil }
+func (u *under) SetReadDeadline(time.Time) error  { return nil }
+func (u *under) SetWriteDeadline(time.Time) error { return nil }
+
+// readNow reads what is there, without waiting.
+func (c *Conn) readNow(p []byte) (int, error) {
+	if c.gone() {
+		return 0, ErrAborted
+	}
+	if c.raw == nil {
+		// No descriptor: a deadline that has just passed is the closest thing.
+		was := balance.Instant(c.rd.want.Load())
+		c.SetReadDeadline(clock.Now())
+		n, err := c.nc.Read(p)
+		c.SetReadDeadline(was)
+		if ne, ok := err.(net.Error); ok && ne.Timeout() {
+			err = errWouldWait
+		}
+		return n, err
+	}
+	return c.recvNow(p)
+}
+
+// writeNow writes what fits, without waiting.
+func (c *Conn) writeNow(p []byte) (int, error) {
+	if c.raw == nil {
+		return 0, errWouldWait
+	}
+	return c.sendNow(p)
+}
+
+// readTLSNow reads what the TLS layer can give without waiting.
+func (c *Conn) readTLSNow(p []byte) (int, error) {
+	c.nowait = true
+	n, err := c.tls.Read(p)
+	c.nowait = false
+	return n, err
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netconn
+
+import (
+	"io"
+	"os"
+	"sync"
+	"syscall"
+)
+
+// tlsJoin is the most that WriteBuffers copies to make one TLS record of two
+// buffers; it is the size of the largest record.
+const tlsJoin = 16 << 10
+
+// WriteBuffers writes a and then b: one writev on a socket, one record under
+// TLS when both are small. It returns how many bytes of the two were written.
+func (c *Conn) WriteBuffers(a, b []byte) (int, error) {
+	switch {
+	case len(a) == 0:
+		return c.Write(b)
+	case len(b) == 0:
+		return c.Write(a)
+	case c.tls == nil && c.raw != nil:
+		return c.writev(a, b)
+	case len(a)+len(b) <= tlsJoin:
+		j := joins.Get().(*[tlsJoin]byte)
+		n := copy(j[:], a)
+		n += copy(j[n:], b)
+		n, err := c.Write(j[:n])
+		joins.Put(j)
+		return n, err
+	}
+	n, err := c.Write(a)
+	if err != nil {
+		return n, err
+	}
+	m, err := c.Write(b)
+	return n + m, err
+}
+
+var joins = sync.Pool{New: func() any { return new([tlsJoin]byte) }}
+
+func (c *Conn) writev(a, b []byte) (int, error) {
+	o := writeOps.Get().(*writeOp)
+	o.a, o.b, o.n, o.err = a, b, 0, nil
+	for {
+		err := c.raw.Write(o.fn)
+		if err == nil {
+			err = o.err
+		} else if err = c.absorb(&c.wr, err); err == nil {
+			continue
+		}
+		n := o.n
+		o.a, o.b, o.err, o.iov = nil, nil, nil, [2]syscall.Iovec{}
+		writeOps.Put(o)
+		return n, err
+	}
+}
+
+// writeOp is one writev in progress; pooled, because nobody writes for long.
+type writeOp struct {
+	fn   func(uintptr) bool // try, bound once
+	a, b []byte             // what is left
+	n    int
+	err  error
+	iov  [2]syscall.Iovec
+}
+
+var writeOps = sync.Pool{New: func() any {
+	o := &writeOp{}
+	o.fn = o.try
+	return o
+}}
+
+// try writes until all is written; false means wait for room.
+func (o *writeOp) try(fd uintptr) bool {
+	for {
+		k := 0
+		for _, p := range [2][]byte{o.a, o.b} {
+			if len(p) > 0 {
+				o.iov[k].Base = &p[0]
+				o.iov[k].SetLen(min(len(p), 1<<30))
+				k++
+			}
+		}
+		if k == 0 {
+			return true
+		}
+		n, errno := sysWritev(fd, o.iov[:k])
+		switch {
+		case errno == syscall.EAGAIN:
+			return false
+		case errno != 0:
+			o.err = os.NewSyscallError("writev", errno)
+			return true
+		case n == 0:
+			o.err = io.ErrUnexpectedEOF
+			return true
+		}
+		o.n += n
+		m := min(n, len(o.a))
+		o.a, o.b = o.a[m:], o.b[n-m:]
+	}
+}
