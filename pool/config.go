@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"errors"
+	"time"
+
+	"github.com/weirlb/weir/balance"
+	"github.com/weirlb/weir/health"
+)
+
+// Config is what a pool is built from. It is not changed after New.
+type Config struct {
+	Name          string
+	Instance      uint64         // this balancer's own number, see balance.NewSet
+	Policy        balance.Policy // nil: p2c with two choices
+	Active        health.Active
+	Passive       health.Passive
+	Panic         Panic
+	Limits        Limits
+	Retry         Budget
+	DrainDeadline time.Duration // for draining backends; 0: none
+	// First says that the members of the first Update belong to the process's
+	// first configuration: they are established, start unproven with full share
+	// and are never slow-started.
+	First bool
+}
+
+// Then is what a pool does in panic.
+type Then uint8
+
+// The answers to panic.
+const (
+	ThenServe    Then = iota // distrust health: spread the load over all
+	ThenShed                 // protect what is left: refuse what exceeds it
+	ThenFailover             // send it to the backup backends
+)
+
+// String returns the word of the configuration.
+func (t Then) String() string {
+	switch t {
+	case ThenShed:
+		return "shed"
+	case ThenFailover:
+		return "failover"
+	default:
+		return "serve"
+	}
+}
+
+// Panic says when health is no longer believed.
+type Panic struct {
+	Off       bool
+	Threshold float64 // below this part of serving backends the pool panics
+	Then      Then
+	Floor     int // opinions never take the pool below so many serving backends
+}
+
+// Limits bound the work a pool takes. Zero means no limit, for Queue no queue.
+type Limits struct {
+	BackendRequests int64         // in flight per backend
+	PoolRequests    int64         // in flight in the pool
+	Queue           int           // requests that wait for a slot
+	QueueTimeout    time.Duration // how long one waits
+}
+
+// Budget bounds retries, so that they never become the load.
+type Budget struct {
+	Share        float64       // part of the requests in the window
+	Window       time.Duration // 0 counts as 10s
+	MinPerSecond float64       // floor for pools with little traffic
+	Base, Max    time.Duration // backoff before a retry: full jitter, doubling from Base up to Max
+}
+
+// Spec is one backend as configured or discovered.
+type Spec struct {
+	ID     string // unique within the pool, host:port by default
+	URL    string
+	Weight uint32 // nominal; 0: no new work
+	Zone   string
+	Backup bool // takes work only when the others cannot
+}
+
+// Override is the operator's word about one backend. It outlives Update: a
+// backend that leaves and comes back is still overridden.
+type Override struct {
+	Admin       *balance.Admin // Enabled ends an override
+	Weight      *uint32
+	ResetWeight bool
+	Deadline    time.Duration // for Draining; 0: the pool's
+}
+
+// ErrUnknownBackend is returned for an id that the pool does not hold.
+var ErrUnknownBackend = errors.New("unknown backend")
+
+// Driver does what the core decides. Attach is called under the pool's lock
+// and must not call back into the pool; the other methods are called from the
+// pool's goroutine, one at a time, and should return at once.
+type Driver interface {
+	// Attach returns the data plane's state for a new backend, which becomes
+	// b.Attachment(). Every Attach is answered by one Gone.
+	Attach(b *balance.Backend) any
+	// Probe starts one probe. done must be called exactly once, from any
+	// goroutine, also from within Probe.
+	Probe(b *balance.Backend, timeout time.Duration, done func(health.ProbeResult))
+	// CloseIdle closes the idle upstream connections of b.
+	CloseIdle(b *balance.Backend)
+	// Gone says that b was removed and nothing is in flight on it, or that the
+	// pool was closed.
+	Gone(b *balance.Backend)
+	// Notice reports a change, for logs, metrics and events.
+	Notice(n Notice)
+}
+
+// NoticeKind is what a Notice is about.
+type NoticeKind uint8
+
+// The kinds of notices.
+const (
+	StateChanged     NoticeKind = iota // From, To, Reason, Why
+	EjectedNow                         // Reason ejected, For: how long
+	PanicBegan                         // Why
+	PanicEnded                         //
+	SharedDependency                   // much of the pool says not_ready while its traffic succeeds
+	SharedOver                         //
+	DrainBegan                         // Left, For: time to the deadline, 0 none
+	DrainOver                          // the deadline passed with Left in flight: cut them
+	DrainEmpty                         // nothing is in flight any more
+	Overridden                         // Why: what the operator said
+	Added                              //
+	Removed                            //
+)
+
+var noticeNames = [...]string{
+	"state_changed", "ejected", "panic_began", "panic_ended", "shared_dependency", "shared_dependency_over",
+	"drain_began", "drain_over", "drain_empty", "overridden", "added", "removed",
+}
+
+// String returns the word used in logs and events.
+func (k NoticeKind) String() string {
+	if int(k) < len(noticeNames) {
+		return noticeNames[k]
+	}
+	return "unknown"
+}
+
+// Notice is one change worth telling.
+type Notice struct {
+	At       balance.Instant
+	Kind     NoticeKind
+	Pool     string
+	Backend  *balance.Backend // nil when it is about the pool
+	From, To health.State
+	Reason   health.Reason
+	Share    float64
+	Why      string
+	For      time.Duration
+	Left     int64 // in flight
+}

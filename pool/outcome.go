@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"time"
+
+	"github.com/weirlb/weir/balance"
+	"github.com/weirlb/weir/health"
+)
+
+// Refusal says why no backend was granted.
+type Refusal uint8
+
+// The refusals.
+const (
+	Granted      Refusal = iota
+	NoBackend            // the pool holds none that could ever take work
+	AllBroken            // none may take work now
+	Full                 // all are at their limits; Wait may help
+	QueueFull            // and so is the queue
+	QueueTimeout         // no slot came free in time
+	Shed                 // the pool is in panic and protects what is left
+	Aborted              // the caller's abort channel closed while waiting
+)
+
+var refusalNames = [...]string{"granted", "no_backend", "all_broken", "full", "queue_full", "queue_timeout", "shed", "aborted"}
+
+// String returns the word used in logs.
+func (r Refusal) String() string {
+	if int(r) < len(refusalNames) {
+		return refusalNames[r]
+	}
+	return "unknown"
+}
+
+// OutcomeKind is how an attempt on a backend ended.
+type OutcomeKind uint8
+
+// The kinds of outcomes.
+const (
+	Success            OutcomeKind = iota // any final answer, judged by Status and RetryAfter
+	ConnectRefused                        // the connection was refused
+	ConnectUnreachable                    // no route
+	ConnectTimeout                        // no answer to the connection attempt
+	TLSFailed                             // handshake or certificate
+	Reset                                 // reset or closed before or within the answer
+	Malformed                             // an answer that is none
+	ResponseTimeout                       // no answer in time
+	ClientFault                           // the client sent something bad or stalled
+	LocalFault                            // weir's own: ports, files, memory, name resolution
+	Canceled                              // the client went away, or the attempt was given up for another
+)
+
+var kindNames = [...]string{
+	"success", "connect_refused", "unreachable", "connect_timeout", "tls_failed", "reset",
+	"bad_response", "response_timeout", "client_fault", "local_fault", "canceled",
+}
+
+// String returns the word used in logs.
+func (k OutcomeKind) String() string {
+	if int(k) < len(kindNames) {
+		return kindNames[k]
+	}
+	return "unknown"
+}
+
+// cause translates a failed connection attempt for package health.
+func (k OutcomeKind) cause() health.Cause {
+	switch k {
+	case ConnectRefused:
+		return health.CauseRefused
+	case ConnectUnreachable:
+		return health.CauseNoRoute
+	case ConnectTimeout:
+		return health.CauseTimeout
+	case TLSFailed:
+		return health.CauseTLS
+	default:
+		return health.CauseNone
+	}
+}
+
+// Outcome is what a lease's holder saw.
+type Outcome struct {
+	Now        balance.Instant
+	Kind       OutcomeKind
+	Status     int  // of the answer
+	RetryAfter bool // the answer carried Retry-After
+	Sent       bool // a byte of the request was put on the backend
+	FirstByte  time.Duration
+	Total      time.Duration
+	Client     uint64 // hash of the client's address, 0 unknown
+}
