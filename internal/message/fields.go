@@ -208,6 +208,12 @@ func (f *Fields) Get(id FieldID) ([]byte, bool) {
 	return nil, false
 }
 
+// Has reports whether a line with the id remains.
+func (f *Fields) Has(id FieldID) bool {
+	_, ok := f.Get(id)
+	return ok
+}
+
 // Lookup returns the value of the first remaining line with the name, in any
 // case.
 func (f *Fields) Lookup(name string) ([]byte, bool) {
