@@ -5,7 +5,6 @@ package balance
 import (
 	"math"
 	"sync/atomic"
-	"time"
 )
 
 // Admin is the operator's word about a backend. It is a field of its own
@@ -36,29 +35,36 @@ func (a Admin) String() string {
 //
 // All methods are safe for concurrent use and none blocks or allocates.
 type Backend struct {
+	// Everything that a pick or a reservation touches lies in the first 64
+	// bytes, one cache line: with ten thousand backends the misses are the cost
+	// of a pick, and with three the reservation pulls this line in any case.
+	status   atomic.Uint64 // share as float32 bits << 32 | flags
+	limit    atomic.Int64  // requests in flight allowed; 0 = no limit
+	inFlight atomic.Int64
+	ghost    atomic.Uint64 // failed attempts still counted as load, see ghost.go
+	mean     atomic.Int64  // nanoseconds; time constant of the ghost's decay
+	hash     BackendID     // constant after NewBackend
+	_        [16]byte
+
 	// Constant after NewBackend.
 	id      string
-	hash    BackendID
 	address string
 
 	// Set once by whoever owns the pool, before the first Set that contains the
 	// backend is published: leads to the data plane's connections.
 	attachment any
 
-	// Written by the pool's core, read at pick time.
-	share    atomic.Uint32 // float32 bits of the admission share, 0..1
-	admin    atomic.Uint32
-	flags    atomic.Uint32 // flagUnreachable, flagSuspect, flagRemoved
-	limit    atomic.Int64  // requests in flight allowed; 0 = no limit
-	_        [32]byte      // keep what every request writes off the line above
-	inFlight atomic.Int64
-	ghost    atomic.Uint64 // failed attempts still counted as load, see Charge
-	mean     atomic.Int64  // nanoseconds
+	_ [16]byte // 128 bytes in all: no two backends share a cache line
 }
 
 const (
-	flagUnreachable = 1 << iota
-	flagSuspect
+	adminMask       = 3 // the Admin value
+	flagUnreachable = 1 << 2
+	flagSuspect     = 1 << 3
+
+	// readyStatus is the status of a backend about which there is nothing to
+	// say: enabled, share 1, no flag. One comparison recognises it.
+	readyStatus = 0x3f800000 << 32 // float32 1.0
 )
 
 // NewBackend returns an enabled backend with share 1 and no limit. id names it
@@ -86,7 +92,7 @@ func (b *Backend) SetAttachment(v any) { b.attachment = v }
 func (b *Backend) Attachment() any { return b.attachment }
 
 // Share returns the admission probability that health grants, 0..1.
-func (b *Backend) Share() float64 { return float64(math.Float32frombits(b.share.Load())) }
+func (b *Backend) Share() float64 { return float64(shareOf(b.status.Load())) }
 
 // SetShare stores the share; values outside 0..1 are clamped, NaN counts as 0.
 // Storing it is its publication: the next pick anywhere sees it.
@@ -94,36 +100,50 @@ func (b *Backend) SetShare(s float64) {
 	if !(s > 0) {
 		s = 0
 	}
-	b.share.Store(math.Float32bits(float32(min(s, 1))))
+	b.setStatus(0xffffffff<<32, uint64(math.Float32bits(float32(min(s, 1))))<<32)
 }
 
 // Admin returns the operator's word.
-func (b *Backend) Admin() Admin { return Admin(b.admin.Load()) }
+func (b *Backend) Admin() Admin { return Admin(b.status.Load() & adminMask) }
 
-// SetAdmin stores the operator's word.
-func (b *Backend) SetAdmin(a Admin) { b.admin.Store(uint32(a)) }
+// SetAdmin stores the operator's word; a value that is none counts as Disabled.
+func (b *Backend) SetAdmin(a Admin) { b.setStatus(adminMask, uint64(min(a, Disabled))) }
 
 // Unreachable reports the fact that a connection attempt within the last 10 s
 // was refused, unreachable or timed out. Facts hold in panic too.
-func (b *Backend) Unreachable() bool { return b.flags.Load()&flagUnreachable != 0 }
+func (b *Backend) Unreachable() bool { return b.status.Load()&flagUnreachable != 0 }
 
 // SetUnreachable stores that fact.
 func (b *Backend) SetUnreachable(v bool) { b.setFlag(flagUnreachable, v) }
 
 // Suspect reports that one refused connection was seen and the verdict is
 // still out: the backend is skipped while others exist.
-func (b *Backend) Suspect() bool { return b.flags.Load()&flagSuspect != 0 }
+func (b *Backend) Suspect() bool { return b.status.Load()&flagSuspect != 0 }
 
 // SetSuspect stores the suspicion.
 func (b *Backend) SetSuspect(v bool) { b.setFlag(flagSuspect, v) }
 
-func (b *Backend) setFlag(f uint32, v bool) {
+func (b *Backend) setFlag(f uint64, v bool) {
 	if v {
-		b.flags.Or(f)
+		b.setStatus(f, f)
 	} else {
-		b.flags.And(^f)
+		b.setStatus(f, 0)
 	}
 }
+
+// setStatus replaces the bits of mask. Share, the operator's word and the facts
+// have different writers, so the word they share is changed by compare-and-swap.
+func (b *Backend) setStatus(mask, bits uint64) {
+	for {
+		old := b.status.Load()
+		if next := old&^mask | bits; next == old || b.status.CompareAndSwap(old, next) {
+			return
+		}
+	}
+}
+
+// shareOf returns the share in a status word.
+func shareOf(status uint64) float32 { return math.Float32frombits(uint32(status >> 32)) }
 
 // InFlight returns the number of reserved slots.
 func (b *Backend) InFlight() int64 { return b.inFlight.Load() }
@@ -152,24 +172,4 @@ func (b *Backend) Release() { b.inFlight.Add(-1) }
 func (b *Backend) Full() bool {
 	l := b.limit.Load()
 	return l > 0 && b.inFlight.Load() >= l
-}
-
-// Charge keeps a failed attempt counted as load for about the pool's mean
-// latency, so that a backend which fails fast does not look idle: the charge
-// decays exponentially with time constant mean, so its integral equals that
-// of one request held for mean. elapsed, the time the attempt really took, is
-// already paid. A mean of zero or less charges nothing.
-func (b *Backend) Charge(now Instant, mean, elapsed time.Duration) { b.charge(now, mean, elapsed) }
-
-// SetMeanLatency stores the pool's mean latency, the time constant by which
-// what Charge left decays. The pool's core calls it as its estimate moves.
-func (b *Backend) SetMeanLatency(d time.Duration) { b.mean.Store(int64(d)) }
-
-// Load returns the requests in flight plus what failed attempts still charge.
-func (b *Backend) Load(now Instant) float64 {
-	n := float64(b.inFlight.Load())
-	if g := b.ghost.Load(); g != 0 {
-		n += b.ghostAt(g, now)
-	}
-	return n
 }

@@ -2,33 +2,31 @@
 
 package balance
 
-// NewRandom returns the policy "random".
+// NewRandom returns the policy "random": each pick is one draw by weight from an
+// alias table, whatever the load. Its own order, when a draw may not be chosen,
+// is the next draw.
 func NewRandom() Policy { return randomPolicy{} }
 
 type randomPolicy struct{}
 
 func (randomPolicy) Name() string { return "random" }
 
-func (randomPolicy) Build(s *Set) Picker { return randomPicker{s} }
+func (randomPolicy) Build(s *Set) Picker { return &random{newRoster(s)} }
 
-type randomPicker struct{ s *Set }
+type random struct{ *roster }
 
-func (p randomPicker) Pick(r Request) (*Backend, bool) {
-	n := uint64(p.s.Len())
-	for i := range n {
-		m := p.s.members[(r.Rand%max(n, 1)+i)%n]
-		if m.Weight > 0 && m.Backend.Admin() == Enabled && (p.s.panicked || m.Backend.Share() > 0) && !r.Tried.Has(m.Backend.hash) {
-			return m.Backend, true
+func (p *random) Pick(r Request) (*Backend, bool) {
+	if len(p.slots) == 0 {
+		return nil, false
+	}
+	if r.Prefer == 0 && r.Tried.n == 0 {
+		if b := p.slots[p.draw(r.Rand)].backend; b.ready() {
+			return b, true
 		}
 	}
-	return nil, false
+	if b := p.preferred(&r); b != nil {
+		return b, true
+	}
+	d := newDice(r.Rand)
+	return p.spin(&d, &r)
 }
-
-// NewP2C returns the policy "p2c".
-func NewP2C(choices int) Policy { return randomPolicy{} }
-
-// NewRoundRobin returns the policy "round_robin".
-func NewRoundRobin() Policy { return randomPolicy{} }
-
-// NewLeastRequest returns the policy "least_request".
-func NewLeastRequest() Policy { return randomPolicy{} }

@@ -68,10 +68,13 @@ func IDOf(id string) BackendID {
 	return BackendID(h)
 }
 
+// splitmixGamma is the step of splitmix64's counter, 2^64 over the golden ratio.
+const splitmixGamma = 0x9e3779b97f4a7c15
+
 // splitmix64 is the finalizer of Steele, Lea and Flood, "Fast splittable
 // pseudorandom number generators" (OOPSLA 2014).
 func splitmix64(x uint64) uint64 {
-	x += 0x9e3779b97f4a7c15
+	x += splitmixGamma
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31

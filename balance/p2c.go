@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package balance
+
+const (
+	// maxChoices bounds what one pick compares unless it compares everyone.
+	maxChoices = 32
+	// maxRedraws bounds the draws that hit a member already in the hand.
+	maxRedraws = 4
+)
+
+// NewP2C returns the policy "p2c", the default: draw two members by weight, take
+// the one with less load for its weight, the first drawn when they are equal
+// (M. Mitzenmacher, "The power of two choices in randomized load balancing",
+// IEEE Transactions on Parallel and Distributed Systems 12(10), 2001: the
+// longest queue falls from log n / log log n to log log n, and unlike the least
+// loaded of all, two choices do not herd when counts are stale).
+//
+// The draws are without replacement, so that the weights hold: with one member
+// of weight 5 among five of weight 1 the heavy one is in the hand with
+// 1/2 + 1/2 x 5/9 = 0.78, wins its comparisons until its load is five times the
+// other's, and gets 0.49 to 0.53 of the work at every load. (Two uniform draws
+// would have it in the hand with 1/3, the most it could then ever get.) A draw
+// that repeats a member is thrown again, 4 times at most; then the heaviest
+// other candidate completes the hand, which happens when one weight dwarfs all
+// the others.
+//
+// choices is how many are compared; less than 2 counts as 2. More than 32
+// compares 32 (more gains nothing measurable) unless the set has no more
+// members than that, up to 256; then it is the exact minimum of least_request.
+//
+// A member below full share which wins is accepted with that share, else the
+// next best of the hand is considered, then further draws. With more than two
+// choices an idle newcomer would win more than the 2/n of the picks that two
+// choices give it, so its share s is scaled down, by nothing at s = 1 and to
+// 2/choices as s goes to 0.
+func NewP2C(choices int) Policy { return p2cPolicy{max(choices, 2)} }
+
+type p2cPolicy struct{ choices int }
+
+func (p2cPolicy) Name() string { return "p2c" }
+
+func (p p2cPolicy) Build(s *Set) Picker {
+	ro := newRoster(s)
+	n := len(ro.slots)
+	if p.choices >= n && n > maxChoices && n <= scanMax {
+		return newLeastRequest(ro)
+	}
+	return &p2c{roster: ro, choices: min(p.choices, maxChoices, max(n, 1))}
+}
+
+type p2c struct {
+	*roster
+	choices int
+}
+
+func (p *p2c) Pick(r Request) (*Backend, bool) {
+	if len(p.slots) == 0 {
+		return nil, false
+	}
+	// The common case: two different members, nothing to be said about either.
+	// What it cannot decide is decided again from the same random bits.
+	if p.choices == 2 && r.Prefer == 0 && r.Tried.n == 0 {
+		i, j := p.draw(r.Rand), p.draw(splitmix64(r.Rand))
+		a, b := p.slots[i].backend, p.slots[j].backend
+		if i != j && a.ready() && b.ready() {
+			if p.lighter(j, i, r.Now) {
+				return b, true
+			}
+			return a, true
+		}
+	}
+	if b := p.preferred(&r); b != nil {
+		return b, true
+	}
+	return p.deal(&r)
+}
+
+// lighter reports whether member i has strictly less load for its weight than
+// member j. Products instead of quotients keep equal ratios equal.
+func (ro *roster) lighter(i, j int, now Instant) bool {
+	a, b := ro.slots[i].backend, ro.slots[j].backend
+	if a.ghost.Load()|b.ghost.Load() == 0 {
+		la, lb := a.inFlight.Load(), b.inFlight.Load()
+		if ro.equal {
+			return la < lb
+		}
+		return la*int64(ro.weights[j]) < lb*int64(ro.weights[i])
+	}
+	return a.Load(now)*float64(ro.weights[j]) < b.Load(now)*float64(ro.weights[i])
+}
+
+// hand is what one pick compares: distinct members of one standing, in the
+// order they were drawn.
+type hand struct {
+	members [maxChoices]uint32
+	n       int
+}
+
+func (h *hand) list() []uint32 { return h.members[:h.n] }
+
+func (h *hand) add(i int) {
+	h.members[h.n] = uint32(i)
+	h.n++
+}
+
+func (h *hand) remove(at int) {
+	copy(h.members[at:h.n], h.members[at+1:h.n])
+	h.n--
+}
+
+// deal is Pick without shortcuts.
+func (p *p2c) deal(r *Request) (*Backend, bool) {
+	d := newDice(r.Rand)
+	var h hand
+	if !p.drawHand(&h, &d, r) {
+		return nil, false
+	}
+	// A single member in the hand is the last there is.
+	for dealt := h.n; h.n > 0; {
+		at := 0
+		for k := 1; k < h.n; k++ {
+			if p.lighter(int(h.members[k]), int(h.members[at]), r.Now) {
+				at = k
+			}
+		}
+		b := p.slots[h.members[at]].backend
+		if dealt == 1 || p.admitsWinner(b, &d, r.Now) {
+			return b, true
+		}
+		h.remove(at)
+	}
+	return p.spin(&d, r)
+}
+
+// admitsWinner is admits for a member that won among p.choices.
+func (p *p2c) admitsWinner(b *Backend, d *dice, now Instant) bool {
+	s := p.relativeShare(b, now)
+	if s >= 1 {
+		return true
+	}
+	f := 2 / float64(p.choices)
+	return d.unit() < s*(f+(1-f)*s*s)
+}
+
+// drawHand draws p.choices distinct members of the best standing there is, or
+// as many as there are. It reports false when nobody may be chosen.
+func (p *p2c) drawHand(h *hand, d *dice, r *Request) bool {
+	misses, repeats := 0, 0
+	for h.n < p.choices && misses < p.patience {
+		i := p.draw(d.next())
+		switch {
+		case contains(h.list(), i):
+			if repeats++; repeats <= maxRedraws {
+				continue
+			}
+			if i = p.heaviestOther(h, d, r); i < 0 {
+				return true
+			}
+			fallthrough
+		case p.standing(p.slots[i].backend, r) == clean:
+			h.add(i)
+			repeats = 0
+		default:
+			misses++
+		}
+	}
+	// Clean members are rare, or there are none: look at everyone.
+	for line := clean; h.n < p.choices; {
+		i, s := p.survey(d, r, h.list(), false)
+		if s == excluded || h.n > 0 && s != line {
+			break
+		}
+		line = s
+		h.add(i)
+	}
+	return h.n > 0
+}
+
+// heaviestOther returns the heaviest clean member outside the hand, or -1. Of
+// equal members it is the next after a random one.
+func (p *p2c) heaviestOther(h *hand, d *dice, r *Request) int {
+	n, start := len(p.slots), 0
+	if p.equal {
+		start = int(d.below(uint64(n)))
+	}
+	for k := range n {
+		i := start + k
+		if i >= n {
+			i -= n
+		}
+		if !p.equal {
+			i = int(p.byWeight[i])
+		}
+		if !contains(h.list(), i) && p.standing(p.slots[i].backend, r) == clean {
+			return i
+		}
+	}
+	return -1
+}
