@@ -38,12 +38,14 @@ type Conn struct {
 	// foreign: tls was made elsewhere, over a connection this package does not
 	// see. Its writes cannot be resumed, so write deadlines are armed exactly.
 	foreign bool
+	onClose func() // see SetOnClose
 
 	// Owned by the reader.
 	nowait   bool // reads below TLS must not wait
 	hasSpare bool // spare holds a byte that Peek took out of the TLS stream
 	spare    [1]byte
 	rop      *readOp
+	turns    *Turns // during the handshake only
 
 	// Atomic.
 	flags  atomic.Uint32
@@ -126,6 +128,10 @@ func (c *Conn) TCP() *net.TCPConn {
 	t, _ := c.nc.(*net.TCPConn)
 	return t
 }
+
+// SetOnClose sets what Close or Reset calls once, when the socket is closed. Set
+// it before the connection is shared.
+func (c *Conn) SetOnClose(fn func()) { c.onClose = fn }
 
 // LocalAddr returns the socket's own address.
 func (c *Conn) LocalAddr() net.Addr { return c.nc.LocalAddr() }
@@ -244,7 +250,7 @@ func (c *Conn) Close() error {
 	} else {
 		err = c.nc.Close()
 	}
-	c.wake()
+	c.closed()
 	return err
 }
 
@@ -263,7 +269,7 @@ func (c *Conn) Reset() error {
 		_ = t.SetLinger(0) // fails only on a dead socket, which Close reports
 	}
 	err := socket.Close() // below TLS: no closing alert
-	c.wake()
+	c.closed()
 	return err
 }
 
@@ -281,6 +287,14 @@ func (c *Conn) wake() {
 	if h := c.hook.Swap(nil); h != nil {
 		(*h)()
 	}
+}
+
+// closed tells everybody that the connection is closed.
+func (c *Conn) closed() {
+	if c.onClose != nil {
+		c.onClose()
+	}
+	c.wake()
 }
 
 // gone reports whether the connection was aborted or closed from this side.

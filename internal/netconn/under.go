@@ -29,6 +29,10 @@ func (u *under) Read(p []byte) (int, error) {
 	if c.nowait {
 		return c.readNow(p)
 	}
+	if t := c.turns; t != nil {
+		t.give()
+		defer t.take()
+	}
 	return c.read(p)
 }
 

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package listen
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// bind opens one listening socket. Options that accepted sockets inherit are
+// set here once, not on every connection.
+func bind(ctx context.Context, where string, keepAlive time.Duration) (net.Listener, error) {
+	lc := net.ListenConfig{KeepAlive: -1}
+	lc.SetMultipathTCP(false)
+	if path, ok := strings.CutPrefix(where, "unix:"); ok {
+		return bindUnix(ctx, &lc, path)
+	}
+	if keepAlive > 0 {
+		lc.Control = func(_, _ string, c syscall.RawConn) error { return inherit(c, keepAlive) }
+	}
+	ln, err := lc.Listen(ctx, "tcp", where)
+	if err != nil {
+		return nil, fmt.Errorf("bind %s: %w", where, err)
+	}
+	return ln, nil
+}
+
+// inherit sets the keepalive options that Linux copies to accepted sockets.
+func inherit(c syscall.RawConn, idle time.Duration) error {
+	secs := max(int(idle/time.Second), 1)
+	var set error
+	err := c.Control(func(fd uintptr) {
+		set = errors.Join(
+			unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1),
+			unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, secs),
+			unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, max(secs/4, 1)),
+			unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 4),
+		)
+	})
+	return errors.Join(err, set)
+}
+
+// bindUnix binds a path. A socket file that a dead process left behind is
+// removed; one that somebody answers on is not.
+func bindUnix(ctx context.Context, lc *net.ListenConfig, path string) (net.Listener, error) {
+	if path == "" {
+		return nil, errors.New("bind unix: the path is empty")
+	}
+	ln, err := lc.Listen(ctx, "unix", path)
+	if errors.Is(err, syscall.EADDRINUSE) && abandoned(path) {
+		if rerr := os.Remove(path); rerr != nil {
+			return nil, fmt.Errorf("bind unix:%s: remove what a dead process left: %w", path, rerr)
+		}
+		ln, err = lc.Listen(ctx, "unix", path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("bind unix:%s: %w", path, err)
+	}
+	return ln, nil
+}
+
+func abandoned(path string) bool {
+	if fi, err := os.Stat(path); err != nil || fi.Mode()&os.ModeSocket == 0 {
+		return false
+	}
+	c, err := net.DialTimeout("unix", path, time.Second)
+	if err == nil {
+		_ = c.Close()
+		return false
+	}
+	return errors.Is(err, syscall.ECONNREFUSED)
+}
+
+// Queue is the accept queue of one listening socket.
+type Queue struct {
+	Bind          string
+	Length, Limit int // connections waiting to be accepted, and the most that may
+}
+
+// queue reads the figures from the kernel: for a listening socket TCP_INFO
+// carries them where a connection has its unacked and sacked segments.
+func queue(ln net.Listener) (Queue, bool) {
+	q := Queue{Bind: ln.Addr().String()}
+	s, ok := ln.(*net.TCPListener)
+	if !ok {
+		return q, false
+	}
+	raw, err := s.SyscallConn()
+	if err != nil {
+		return q, false
+	}
+	var info *unix.TCPInfo
+	cerr := raw.Control(func(fd uintptr) {
+		info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+	})
+	if cerr != nil || err != nil {
+		return q, false
+	}
+	q.Length, q.Limit = int(info.Unacked), int(info.Sacked)
+	return q, true
+}
+
+// descriptor returns the connection's number: the lowest that was free, so it
+// tells how many are taken.
+func descriptor(c syscall.Conn) int {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return -1
+	}
+	n := -1
+	_ = raw.Control(func(fd uintptr) { n = int(fd) }) // a closed socket is found out later
+	return n
+}
+
+// fileLimit is how many descriptors the process may have; 0 when unknown.
+func fileLimit() int {
+	var l syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil || l.Cur > 1<<30 {
+		return 0
+	}
+	return int(l.Cur)
+}

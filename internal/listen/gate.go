@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package listen
+
+import (
+	"net/netip"
+	"sync"
+	"sync/atomic"
+)
+
+// Gate is the ceiling of client connections that several listeners share. The
+// zero value has no limit. It is safe for concurrent use.
+type Gate struct {
+	most atomic.Int64
+	open atomic.Int64
+	room room
+}
+
+// NewGate returns a gate for at most n connections; 0 means no limit.
+func NewGate(n int) *Gate {
+	g := &Gate{}
+	g.SetLimit(n)
+	return g
+}
+
+// SetLimit changes the ceiling; 0 means none. Connections above a lowered
+// ceiling stay.
+func (g *Gate) SetLimit(n int) {
+	g.most.Store(int64(n))
+	g.room.signal()
+}
+
+// Limit returns the ceiling; 0 means none.
+func (g *Gate) Limit() int { return int(g.most.Load()) }
+
+// Open returns the number of connections.
+func (g *Gate) Open() int { return int(g.open.Load()) }
+
+func (g *Gate) enter() bool {
+	n := g.open.Add(1)
+	if most := g.most.Load(); most > 0 && n > most {
+		g.open.Add(-1)
+		return false
+	}
+	return true
+}
+
+func (g *Gate) leave() {
+	g.open.Add(-1)
+	g.room.signal()
+}
+
+// room wakes accept loops that pause at a ceiling as soon as one connection
+// has gone.
+type room struct {
+	waiting atomic.Int32
+	mu      sync.Mutex
+	wake    chan struct{} // guarded by mu; nil when nobody waits
+}
+
+// wait returns a channel that is closed by the next signal. Call done after.
+func (r *room) wait() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.wake == nil {
+		r.wake = make(chan struct{})
+	}
+	r.waiting.Add(1)
+	return r.wake
+}
+
+func (r *room) done() { r.waiting.Add(-1) }
+
+func (r *room) signal() {
+	if r.waiting.Load() == 0 {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.wake != nil {
+		close(r.wake)
+		r.wake = nil
+	}
+}
+
+// clients counts connections per client address.
+type clients struct {
+	most int // constant; 0: not counted
+
+	mu sync.Mutex
+	n  map[netip.Addr]int32
+}
+
+// clientKey is what counts as one client: an IPv4 address, or an IPv6 /64,
+// which is the least that a site is given.
+func clientKey(a netip.Addr) netip.Addr {
+	a = a.Unmap()
+	if a.Is4() {
+		return a
+	}
+	p, err := a.WithZone("").Prefix(64)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return p.Addr()
+}
+
+func (c *clients) enter(a netip.Addr) bool {
+	if c.most <= 0 || !a.IsValid() {
+		return true
+	}
+	k := clientKey(a)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.n == nil {
+		c.n = make(map[netip.Addr]int32)
+	}
+	if c.n[k] >= int32(c.most) {
+		return false
+	}
+	c.n[k]++
+	return true
+}
+
+func (c *clients) leave(a netip.Addr) {
+	if c.most <= 0 || !a.IsValid() {
+		return
+	}
+	k := clientKey(a)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.n[k]--; c.n[k] <= 0 {
+		delete(c.n, k)
+	}
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package listen
+
+import (
+	"log/slog"
+	"net/netip"
+	"time"
+)
+
+// Defaults of Options.
+const (
+	DefaultHandshakeTimeout = 10 * time.Second
+	DefaultReloadEvery      = 5 * time.Second
+	DefaultKeepAlive        = 60 * time.Second
+	DefaultRetryAfter       = time.Second
+)
+
+// Reserve is how many of the process's file descriptors client connections
+// never take.
+const Reserve = 64
+
+// Refusal says why a connection was not served.
+type Refusal uint8
+
+// The refusals.
+const (
+	ProcessLimit  Refusal = iota // Gate's ceiling
+	ListenerLimit                // MaxConnections
+	ClientLimit                  // MaxPerClient
+	NoFiles                      // the descriptors left are reserved, or none is left
+	AcceptFailed                 // accept failed for another reason; nothing to close
+	HandshakeFailed
+	refusals
+)
+
+// String returns a word for logs and metrics.
+func (r Refusal) String() string {
+	switch r {
+	case ProcessLimit:
+		return "process_limit"
+	case ListenerLimit:
+		return "listener_limit"
+	case ClientLimit:
+		return "client_limit"
+	case NoFiles:
+		return "local_files"
+	case AcceptFailed:
+		return "accept_failed"
+	default:
+		return "handshake_failed"
+	}
+}
+
+// Options describe one listener. A zero field means its default.
+type Options struct {
+	Name string   // for logs and Info
+	Bind []string // host:port, :port, [v6]:port or unix:/path; at least one
+
+	TLS              *TLSOptions   // nil: plain
+	HandshakeTimeout time.Duration // accept to handshake complete; 10s
+	MaxHandshakes    int           // handshakes computing at once; GOMAXPROCS
+
+	Gate           *Gate // the process's ceiling, shared by its listeners; nil: none
+	MaxConnections int   // of this listener; 0: no limit
+	MaxPerClient   int   // per client address, IPv6 by /64; 0: no limit
+
+	KeepAlive  time.Duration // silence before the kernel probes a client; 60s, negative: off
+	RetryAfter time.Duration // said in the 503 of a ceiling, rounded up to seconds; 1s
+
+	Logger    *slog.Logger              // nil: discard
+	OnRefused func(Refusal)             // counts; called from the accept loop, must not block; may be nil
+	OnPanic   func(v any, stack []byte) // a handler panicked; may be nil
+}
+
+// Info is what the listener knows about a connection.
+type Info struct {
+	Listener      string
+	Local, Remote netip.AddrPort // zero for unix sockets
+	TLS           bool
+	SNI           string // server name the client asked for
+	ALPN          string
+	TLSVersion    uint16
+}
