@@ -39,7 +39,7 @@ type Backend struct {
 	// bytes, one cache line: with ten thousand backends the misses are the cost
 	// of a pick, and with three the reservation pulls this line in any case.
 	status   atomic.Uint64 // share as float32 bits << 32 | flags
-	limit    atomic.Int64  // requests in flight allowed; 0 = no limit
+	limit    atomic.Int64  // requests in flight allowed; MaxInt64 = no limit
 	inFlight atomic.Int64
 	ghost    atomic.Uint64 // failed attempts still counted as load, see ghost.go
 	mean     atomic.Int64  // nanoseconds; time constant of the ghost's decay
@@ -72,6 +72,7 @@ const (
 func NewBackend(id, address string) *Backend {
 	b := &Backend{id: id, hash: IDOf(id), address: address}
 	b.SetShare(1)
+	b.SetLimit(0)
 	return b
 }
 
@@ -148,17 +149,26 @@ func shareOf(status uint64) float32 { return math.Float32frombits(uint32(status 
 // InFlight returns the number of reserved slots.
 func (b *Backend) InFlight() int64 { return b.inFlight.Load() }
 
-// SetLimit sets the most requests in flight; 0 means no limit.
-func (b *Backend) SetLimit(n int64) { b.limit.Store(n) }
+// SetLimit sets the most requests in flight; 0 or less means no limit.
+func (b *Backend) SetLimit(n int64) {
+	if n <= 0 {
+		n = math.MaxInt64 // so that one comparison does
+	}
+	b.limit.Store(n)
+}
 
 // Limit returns the most requests in flight; 0 means no limit.
-func (b *Backend) Limit() int64 { return b.limit.Load() }
+func (b *Backend) Limit() int64 {
+	if n := b.limit.Load(); n < math.MaxInt64 {
+		return n
+	}
+	return 0
+}
 
 // Reserve takes a slot, or refuses when the limit is reached. Every successful
 // Reserve must be paired with one Release.
 func (b *Backend) Reserve() bool {
-	n := b.inFlight.Add(1)
-	if l := b.limit.Load(); l > 0 && n > l {
+	if b.inFlight.Add(1) > b.limit.Load() {
 		b.inFlight.Add(-1)
 		return false
 	}
@@ -169,7 +179,4 @@ func (b *Backend) Reserve() bool {
 func (b *Backend) Release() { b.inFlight.Add(-1) }
 
 // Full reports whether a Reserve would be refused now.
-func (b *Backend) Full() bool {
-	l := b.limit.Load()
-	return l > 0 && b.inFlight.Load() >= l
-}
+func (b *Backend) Full() bool { return b.inFlight.Load() >= b.limit.Load() }

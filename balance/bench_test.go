@@ -10,7 +10,7 @@ import (
 	"github.com/weirlb/weir/balance"
 )
 
-var benchSizes = []int{3, 100, 10_000}
+var benchSizes = []int{3, 100, 10_000, 256}
 
 // members returns n members of weight 1, or of the given weights in turn.
 func members(n int, weights ...uint32) []balance.Member {

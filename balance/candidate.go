@@ -34,11 +34,7 @@ const (
 // ready reports that nothing needs to be weighed about b: enabled, share 1,
 // unsuspected, with room. It is the common case, and one cache line.
 func (b *Backend) ready() bool {
-	if b.status.Load() != readyStatus {
-		return false
-	}
-	l := b.limit.Load()
-	return l <= 0 || b.inFlight.Load() < l
+	return b.status.Load() == readyStatus && !b.Full()
 }
 
 // standing judges a member for a request.
@@ -71,10 +67,11 @@ func (ro *roster) preferred(r *Request) *Backend {
 	if r.Prefer == 0 {
 		return nil
 	}
-	if b := ro.find(r.Prefer); b != nil && ro.standing(b, r) == clean {
-		return b
+	i := ro.find(r.Prefer)
+	if i < 0 || ro.standing(ro.slots[i].backend, r) != clean {
+		return nil
 	}
-	return nil
+	return ro.slots[i].backend
 }
 
 // admits throws the coin that a share stands for.

@@ -44,7 +44,7 @@ func (p p2cPolicy) Build(s *Set) Picker {
 	ro := newRoster(s)
 	n := len(ro.slots)
 	if p.choices >= n && n > maxChoices && n <= scanMax {
-		return newLeastRequest(ro)
+		return &leastRequest{ro}
 	}
 	return &p2c{roster: ro, choices: min(p.choices, maxChoices, max(n, 1))}
 }

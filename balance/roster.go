@@ -86,16 +86,16 @@ func (ro *roster) fillIndex() {
 	}
 }
 
-// find returns the member with that id, or nil.
-func (ro *roster) find(id BackendID) *Backend {
+// find returns the index of the member with that id, or -1.
+func (ro *roster) find(id BackendID) int {
 	if len(ro.index) == 0 {
-		return nil
+		return -1
 	}
 	mask := uint64(len(ro.index) - 1)
 	for at := uint64(id) & mask; ro.index[at] != 0; at = (at + 1) & mask {
-		if b := ro.slots[ro.index[at]-1].backend; b.hash == id {
-			return b
+		if i := int(ro.index[at]) - 1; ro.slots[i].backend.hash == id {
+			return i
 		}
 	}
-	return nil
+	return -1
 }

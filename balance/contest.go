@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package balance
+
+import "math"
+
+// lightest finds the least load among up to 64 members of equal weight: it
+// returns the smaller of theirs and load, the positions of those that have
+// exactly that, and the positions that are not as plain as that.
+//
+// This loop is what least_request costs, about 2 ns for each member. It is a
+// function of its own so that all of it stays in registers.
+func lightest(slots []slot, load int64) (least int64, ties, odd uint64) {
+	bit := uint64(1)
+	for i := range slots {
+		b := slots[i].backend
+		l, tie := b.inFlight.Load(), bit
+		if b.status.Load()^readyStatus|b.ghost.Load() != 0 || l >= b.limit.Load() {
+			odd |= bit
+		} else {
+			if l < load {
+				load, ties = l, 0
+			}
+			if l > load {
+				tie = 0
+			}
+			ties |= tie
+		}
+		bit += bit
+	}
+	return load, ties, odd
+}
+
+// lightestFor is lightest for members of different weights: the ratio of load
+// and weight is what counts, compared by products so that equal ones are equal.
+func lightestFor(slots []slot, weights []uint32, load, weight int64) (least, its int64, ties, odd uint64) {
+	bit := uint64(1)
+	weights = weights[:len(slots)]
+	for i := range slots {
+		b := slots[i].backend
+		l, tie := b.inFlight.Load(), bit
+		if b.status.Load()^readyStatus|b.ghost.Load() != 0 || l >= b.limit.Load() {
+			odd |= bit
+		} else {
+			w := int64(weights[i])
+			more := l*weight - load*w
+			if more < 0 {
+				load, weight, ties = l, w, 0
+			}
+			if more > 0 {
+				tie = 0
+			}
+			ties |= tie
+		}
+		bit += bit
+	}
+	return load, weight, ties, odd
+}
+
+// compareAll returns the index of the least loaded of all members, at most
+// scanMax, or -1 when nobody may be chosen.
+func (ro *roster) compareAll(r *Request) int {
+	c := contest{roster: ro, r: r, d: newDice(r.Rand), load: 1}
+	var odd bitmap
+	anyOdd := r.Tried.n != 0
+	if anyOdd {
+		odd.fill(len(ro.slots)) // a second attempt: nobody is plain
+	} else {
+		anyOdd = c.scan(&odd)
+	}
+	if anyOdd && !c.settle(&odd) {
+		return -1
+	}
+	return c.winner()
+}
+
+// scan finds the leaders among all plain members and reports whether there are
+// others.
+func (c *contest) scan(odd *bitmap) (anyOdd bool) {
+	load, weight := int64(1), int64(0) // nobody yet: more than any member has
+	if c.equal {
+		load, weight = math.MaxInt64, int64(c.weights[0])
+	}
+	slots, weights := c.slots, c.weights
+	for block := range c.leaders {
+		n := min(64, len(slots))
+		best, its, ties, other := load, weight, uint64(0), uint64(0)
+		if c.equal {
+			best, ties, other = lightest(slots[:n], load)
+		} else {
+			best, its, ties, other = lightestFor(slots[:n], weights[:n], load, weight)
+		}
+		if best != load || its != weight {
+			load, weight, c.leaders = best, its, bitmap{}
+		}
+		c.leaders[block], odd[block] = ties, other
+		anyOdd = anyOdd || other != 0
+		if slots, weights = slots[n:], weights[n:]; len(slots) == 0 {
+			break
+		}
+	}
+	if !c.leaders.empty() {
+		c.load, c.weight = float64(load), float64(weight)
+	}
+	return anyOdd
+}
+
+// compareDrawn returns the index of the least loaded of a list of members that
+// were drawn by weight, or -1 when the list is empty.
+func (ro *roster) compareDrawn(list []uint32, d dice, r *Request) int {
+	best := -1
+	for _, i := range list {
+		if ro.slots[i].backend.status.Load() != readyStatus {
+			c := contest{roster: ro, r: r, d: d, list: list, load: 1}
+			var all bitmap
+			all[0] = 1<<len(list) - 1
+			if !c.settle(&all) {
+				return -1
+			}
+			return c.winner()
+		}
+		if best < 0 || ro.lighter(int(i), best, r.Now) {
+			best = int(i)
+		}
+	}
+	return best
+}
+
+// contest is a comparison that has got complicated: some on the list are not
+// ready, have been tried, carry a ghost, or are below full share.
+type contest struct {
+	*roster
+	r    *Request
+	d    dice
+	list []uint32 // members by position, drawn by weight; nil: all, in order
+
+	// The leaders have this load, and one of them this weight; the others have
+	// the same load for their weight. No leaders: load 1, weight 0, which is
+	// more than any member has.
+	load    float64
+	weight  float64
+	leaders bitmap
+}
+
+// settle lets the odd ones into the contest: those who are not ready, have been
+// tried, or carry a ghost. It reports false when nobody may be chosen.
+func (c *contest) settle(odd *bitmap) bool {
+	line, total := excluded, 0.0
+	if !c.leaders.empty() {
+		line = clean
+	}
+	if c.list != nil {
+		total = float64(len(c.list))
+	} else {
+		total = float64(c.sum)
+	}
+	// Who stands in the foremost line?
+	var front bitmap
+	for pos := odd.next(0); pos >= 0; pos = odd.next(pos + 1) {
+		s := c.standing(c.slots[c.at(pos)].backend, c.r)
+		switch {
+		case s >= excluded:
+			total -= c.mass(pos)
+		case s < line:
+			line, front = s, bitmap{}
+			fallthrough
+		case s == line:
+			front.set(pos)
+		}
+	}
+	if line == excluded {
+		return false
+	}
+	// Full members enter at once, the others are measured against them.
+	for pos := front.next(0); pos >= 0; pos = front.next(pos + 1) {
+		if c.relativeShare(c.slots[c.at(pos)].backend, c.r.Now) >= 1 {
+			c.enter(pos)
+			front.unset(pos)
+		}
+	}
+	var admitted bitmap
+	for pos := front.next(0); pos >= 0; pos = front.next(pos + 1) {
+		if c.admitsNewcomer(pos, total) {
+			admitted.set(pos)
+		}
+	}
+	if admitted.empty() && c.leaders.empty() {
+		admitted = front // the last are taken regardless
+	}
+	for pos := admitted.next(0); pos >= 0; pos = admitted.next(pos + 1) {
+		c.enter(pos)
+	}
+	return true
+}
+
+// at returns the index of the member at a position.
+func (c *contest) at(pos int) int {
+	if c.list != nil {
+		return int(c.list[pos])
+	}
+	return pos
+}
+
+// mass is what a member counts for where chances are divided. Having been drawn
+// by weight, weight decides nothing but load/weight any more.
+func (c *contest) mass(pos int) float64 {
+	if c.list != nil {
+		return 1
+	}
+	return float64(c.weights[pos])
+}
+
+// enter compares a member with the leaders.
+func (c *contest) enter(pos int) {
+	switch mine, theirs := c.against(pos); {
+	case mine < theirs:
+		i := c.at(pos)
+		c.load, c.weight = c.slots[i].backend.Load(c.r.Now), float64(c.weights[i])
+		c.leaders = bitmap{}
+		c.leaders.set(pos)
+	case mine == theirs:
+		c.leaders.set(pos)
+	}
+}
+
+// against returns two numbers that compare as the load for its weight of a
+// member and that of the leaders do.
+func (c *contest) against(pos int) (mine, theirs float64) {
+	i := c.at(pos)
+	return c.slots[i].backend.Load(c.r.Now) * c.weight, c.load * float64(c.weights[i])
+}
+
+// admitsNewcomer throws the coin described at NewLeastRequest. total is the mass
+// of all members that are not excluded.
+func (c *contest) admitsNewcomer(pos int, total float64) bool {
+	i := c.at(pos)
+	s := c.relativeShare(c.slots[i].backend, c.r.Now)
+	if s >= 1 {
+		return true
+	}
+	p := s / (1 - s) * c.mass(pos) / total
+	switch mine, theirs := c.against(pos); {
+	case mine > theirs:
+		return false // would not win
+	case mine == theirs:
+		p = c.mass(pos)
+		for at := c.leaders.next(0); at >= 0; at = c.leaders.next(at + 1) {
+			p += c.mass(at)
+		}
+		p = min(s, s/(1-s)*p/total)
+	}
+	return c.d.unit() < p
+}
+
+// winner returns the index of one of the leaders: by weight, or the first drawn.
+func (c *contest) winner() int {
+	first := c.leaders.next(0)
+	if c.list != nil || c.leaders.next(first+1) < 0 {
+		return c.at(first)
+	}
+	if c.equal {
+		return c.leaders.nth(int(c.d.below(uint64(c.leaders.count()))))
+	}
+	// With many leaders, as when the pool is idle, a draw from all is soon one of
+	// them.
+	count := c.leaders.count()
+	for k := 0; k < 4 && count > 8; k++ {
+		if i := c.draw(c.d.next()); c.leaders.has(i) {
+			return i
+		}
+	}
+	var sum uint64
+	for i := first; i >= 0; i = c.leaders.next(i + 1) {
+		sum += uint64(c.weights[i])
+	}
+	at := c.d.below(sum)
+	for i := first; i >= 0; i = c.leaders.next(i + 1) {
+		w := uint64(c.weights[i])
+		if at < w {
+			return i
+		}
+		at -= w
+	}
+	return first
+}
