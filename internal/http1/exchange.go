@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package http1
+
+import (
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirlb/weir/balance"
+	"github.com/weirlb/weir/internal/clock"
+	"github.com/weirlb/weir/internal/message"
+	"github.com/weirlb/weir/internal/netconn"
+)
+
+// What has been done about a client that waits for 100 Continue.
+const (
+	askedNothing uint8 = iota // it does not wait
+	askedPending              // it waits
+	askedSent                 // it was told to go on, or went on by itself
+	askedNever                // it got a final answer instead
+)
+
+// ServerConn is the client's half of one exchange: it satisfies l7.Downstream.
+// It is valid until the Handler returns. One goroutine uses it, but ReadBody,
+// BodyDone and Trailers may belong to a second one; CancelRead and Abort may be
+// called by any.
+type ServerConn struct {
+	link      *link
+	nc        *netconn.Conn
+	headLimit int
+
+	// Owned by the goroutine that answers.
+	req         message.Request
+	out         outgoing
+	scratch     message.Response // interim and error answers
+	headRequest bool
+	idleUntil   balance.Instant
+	taken       bool
+
+	// Owned by the goroutine that reads content.
+	in        incoming
+	allowance time.Duration // how long content may still be waited for
+	waitFrom  balance.Instant
+	received  int64
+
+	mustClose atomic.Bool // the connection ends with this exchange
+	cancelled atomic.Bool
+	aborted   atomic.Bool
+
+	mu    sync.Mutex // guards asked, and the writing of 100 Continue
+	asked uint8
+}
+
+var conns = sync.Pool{New: func() any { return new(ServerConn) }}
+
+func (c *ServerConn) attach(l *link) {
+	c.link, c.nc = l, l.nc
+	c.headLimit = l.srv.Limits.headerBytes()
+	c.in.attach(l.nc)
+	c.out.nc, c.out.stall = l.nc, l.srv.Timeouts.Write
+	c.out.reset()
+	c.idleUntil, c.taken = 0, false
+	c.mustClose.Store(false)
+	c.cancelled.Store(false)
+	c.aborted.Store(false)
+}
+
+// detach gives the ServerConn back; nothing of the connection is kept.
+func (c *ServerConn) detach() {
+	c.in.release()
+	c.req.Fields.Reset(nil)
+	c.link, c.nc, c.in.nc, c.out.nc = nil, nil, nil, nil
+	conns.Put(c)
+}
+
+// Request is the parsed head; its fields may be edited in place.
+func (c *ServerConn) Request() *message.Request { return &c.req }
+
+// Info is what Serve was given.
+func (c *ServerConn) Info() any { return c.link.info }
+
+// Conn leads to the connection.
+func (c *ServerConn) Conn() *netconn.Conn { return c.nc }
+
+// BytesIn and BytesOut count the exchange's bytes on the connection, heads and
+// framing included.
+func (c *ServerConn) BytesIn() int64  { return c.received }
+func (c *ServerConn) BytesOut() int64 { return c.out.sent }
+
+// BodyDone reports that nothing (more) is to be read.
+func (c *ServerConn) BodyDone() bool { return c.in.done.Load() }
+
+// Trailers returns the request's trailer fields, complete once ReadBody has
+// returned io.EOF or BodyDone reports true.
+func (c *ServerConn) Trailers() *message.Fields { return c.in.chunks.Trailers() }
+
+// errNotAsked is content of a client that was never told to send it.
+var errNotAsked = errors.New("http1: content was not asked for")
+
+// errCancelled is what ReadBody returns after CancelRead.
+var errCancelled = errors.New("http1: reading was cancelled")
+
+// ReadBody returns the next piece of content, borrowed until the next call, and
+// io.EOF after the last. The first call tells a client that waits for it to go
+// on. A *Error is the client's bad framing or its slowness (body_timeout); any
+// other error means that the client is gone.
+func (c *ServerConn) ReadBody() ([]byte, error) {
+	for {
+		p, err := c.in.next()
+		if p != nil || err != nil {
+			if err != nil && err != io.EOF {
+				c.mustClose.Store(true)
+			}
+			return p, err
+		}
+		if err := c.goOn(); err != nil {
+			return nil, err
+		}
+		if err := c.readMore(); err != nil {
+			c.mustClose.Store(true)
+			return nil, err
+		}
+	}
+}
+
+// goOn sends 100 Continue where it is due.
+func (c *ServerConn) goOn() error {
+	if !c.req.ExpectContinue {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch c.asked {
+	case askedPending:
+		c.asked = askedSent
+		_, err := writeAll(c.nc, c.link.srv.Timeouts.Write, continueLine, nil)
+		return err
+	case askedNever:
+		return errNotAsked
+	}
+	return nil
+}
+
+var continueLine = []byte("HTTP/1.1 100 Continue\r\n\r\n")
+
+// readMore reads content under the minimum rate: each wait uses up the
+// allowance, each byte earns some back, never more than the grace at the start.
+func (c *ServerConn) readMore() error {
+	c.armBody()
+	if c.cancelled.Load() { // after arming, so that CancelRead is not overruled
+		return errCancelled
+	}
+	err := c.in.moreBody(c.in.readLimit())
+	n := c.in.w - c.in.r
+	c.received += int64(n)
+	c.earn(int64(n))
+	switch {
+	case err == nil:
+		return nil
+	case c.cancelled.Load():
+		return errCancelled
+	case err == io.EOF:
+		return io.ErrUnexpectedEOF
+	case isTimeout(err):
+		return errNoProgress
+	}
+	return err
+}
+
+// armBody sets the read deadline to what the allowance leaves.
+func (c *ServerConn) armBody() {
+	if c.link.srv.Timeouts.BodyMinRate <= 0 {
+		c.nc.SetReadDeadline(0)
+		return
+	}
+	c.waitFrom = clock.Now()
+	c.nc.SetReadDeadline(c.waitFrom.Add(max(c.allowance, time.Millisecond)))
+}
+
+// earn books a wait that ended with n bytes.
+func (c *ServerConn) earn(n int64) {
+	t := &c.link.srv.Timeouts
+	if t.BodyMinRate <= 0 {
+		return
+	}
+	c.allowance -= clock.Now().Sub(c.waitFrom)
+	if n >= t.BodyMinRate*int64(1+t.BodyGrace/time.Second) {
+		c.allowance = t.BodyGrace
+		return
+	}
+	c.allowance = min(c.allowance+time.Duration(n)*time.Second/time.Duration(t.BodyMinRate), t.BodyGrace)
+}
+
+// CancelRead makes a ReadBody that waits, and every later one that would, end
+// with an error. The connection is closed after the exchange.
+func (c *ServerConn) CancelRead() {
+	c.mustClose.Store(true)
+	c.cancelled.Store(true)
+	c.nc.SetReadDeadline(1)
+}
+
+// Spliceable reports how many bytes of content are still to come if they lie
+// raw on a plain connection; a client that waits is told to go on. The read
+// deadline is set for the first wait; Spliced moves it.
+func (c *ServerConn) Spliceable() (remaining int64, ok bool) {
+	if remaining, ok = c.in.raw(); !ok || c.goOn() != nil {
+		return 0, false
+	}
+	c.armBody()
+	return remaining, !c.cancelled.Load()
+}
+
+// Spliced notes that n bytes of content were moved from the connection. Time
+// that the other side took to accept them cannot be told from time spent
+// waiting; where more passed than could be waited, the client gets half the
+// grace anew.
+func (c *ServerConn) Spliced(n int64) {
+	c.in.skipped(n)
+	c.received += n
+	c.earn(n)
+	if c.allowance <= 0 {
+		c.allowance = c.link.srv.Timeouts.BodyGrace / 2
+	}
+	c.armBody()
+	if c.cancelled.Load() {
+		c.nc.SetReadDeadline(1)
+	}
+}
+
+// MarkClose makes the answer say Connection: close, and closes after it.
+func (c *ServerConn) MarkClose() { c.mustClose.Store(true) }
+
+// Abort resets the connection: the client must not take what it got for whole.
+func (c *ServerConn) Abort() {
+	if !c.aborted.Swap(true) {
+		_ = c.nc.Reset() // nothing can be done about a failed reset
+	}
+}
+
+// Takeover gives the connection away, with the bytes that were read ahead. It
+// is closed when the Handler returns; until then Request stays valid.
+func (c *ServerConn) Takeover() (nc *netconn.Conn, buffered []byte) {
+	c.taken = true
+	if b := c.in.buffered(); len(b) > 0 {
+		buffered = append([]byte(nil), b...)
+	}
+	c.in.r = c.in.w
+	c.nc.SetReadDeadline(0)
+	c.nc.SetWriteDeadline(0)
+	return c.nc, buffered
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package http1
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirlb/weir/internal/netconn"
+)
+
+// States of a link. A connection is closed by Drain only out of stateIdle or
+// stateParked, and becomes active only out of stateIdle: whoever swaps first
+// decides.
+const (
+	stateActive  int32 = iota // a request is being read or served
+	stateIdle                 // waiting for one, on a goroutine
+	stateParked               // waiting for one, without a goroutine
+	stateClosing              // being closed
+)
+
+// link is a connection as its server knows it, from Serve to close. It is all
+// that a parked connection costs here.
+type link struct {
+	// Constant.
+	srv  *Server
+	nc   *netconn.Conn
+	info any
+	tls  bool
+
+	// Owned by the goroutine that serves it, or by the waiter.
+	first  bool // no request has come yet
+	resume func(bool)
+
+	state atomic.Int32
+
+	prev, next *link // guarded by registry.mu
+}
+
+// registry is the list of a server's connections.
+type registry struct {
+	mu    sync.Mutex
+	head  *link
+	count int
+	drain chan struct{} // closed to end a running Drain; nil when none runs
+	cut   bool          // CloseAll was called
+}
+
+func (s *Server) add(l *link) {
+	s.mu.Lock()
+	l.next = s.head
+	if s.head != nil {
+		s.head.prev = l
+	}
+	s.head = l
+	s.count++
+	s.loops.Add(1)
+	cut := s.cut
+	s.mu.Unlock()
+	if cut {
+		l.nc.Abort()
+	}
+}
+
+func (s *Server) remove(l *link) {
+	s.mu.Lock()
+	switch {
+	case l.prev != nil:
+		l.prev.next = l.next
+	case s.head == l:
+		s.head = l.next
+	}
+	if l.next != nil {
+		l.next.prev = l.prev
+	}
+	l.prev, l.next = nil, nil
+	s.count--
+	s.mu.Unlock()
+	s.loops.Done()
+}
+
+// Counts is how many connections a server has, by what they do.
+type Counts struct{ Active, Idle, Parked int }
+
+// Counts walks the connections; it is for gauges, not for the hot path.
+func (s *Server) Counts() (n Counts) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for l := s.head; l != nil; l = l.next {
+		switch l.state.Load() {
+		case stateIdle:
+			n.Idle++
+		case stateParked:
+			n.Parked++
+		default:
+			n.Active++
+		}
+	}
+	return n
+}
+
+// drainTick is how often Drain closes a share of the idle connections.
+const drainTick = 50 * time.Millisecond
+
+// Drain makes every answer from now on say Connection: close and closes idle
+// connections evenly spread over the duration (0: at once); those that become
+// idle later are closed then. It returns at once; CloseAll ends it early.
+func (s *Server) Drain(spread time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.draining.Store(true)
+	if s.drain != nil {
+		close(s.drain) // a second Drain replaces the first
+	}
+	s.drain = make(chan struct{})
+	s.loops.Add(1)
+	go s.runDrain(spread, s.drain)
+}
+
+func (s *Server) runDrain(spread time.Duration, stop chan struct{}) {
+	defer s.loops.Done()
+	ticks := int(spread / drainTick)
+	if ticks > 0 {
+		t := time.NewTicker(drainTick)
+		defer t.Stop()
+		for ; ticks > 0; ticks-- {
+			select {
+			case <-stop:
+				return
+			case <-t.C:
+			}
+			s.closeIdle(ticks)
+		}
+	}
+	s.drained.Store(true)
+	s.closeIdle(1)
+}
+
+// closeIdle closes one in every "of" idle connections, rounded up.
+func (s *Server) closeIdle(of int) {
+	var idle []*link
+	s.mu.Lock()
+	for l := s.head; l != nil; l = l.next {
+		if st := l.state.Load(); st == stateIdle || st == stateParked {
+			idle = append(idle, l)
+		}
+	}
+	s.mu.Unlock()
+	for _, l := range idle[:(len(idle)+of-1)/of] {
+		l.closeIfIdle()
+	}
+}
+
+// closeIfIdle closes a connection on which nothing is under way. A request
+// whose bytes have arrived but were not yet seen is let through.
+func (l *link) closeIfIdle() {
+	if !l.tls && l.nc.Peek() == netconn.HasBytes {
+		return
+	}
+	if l.state.CompareAndSwap(stateIdle, stateClosing) || l.state.CompareAndSwap(stateParked, stateClosing) {
+		l.nc.Abort()
+	}
+}
+
+// CloseAll ends every connection now, also those that are being served, and
+// returns how many of these there were. Wait for their goroutines with Wait.
+func (s *Server) CloseAll() (cut int) {
+	s.draining.Store(true)
+	s.drained.Store(true)
+	s.mu.Lock()
+	s.cut = true
+	if s.drain != nil {
+		close(s.drain)
+		s.drain = nil
+	}
+	all := make([]*link, 0, s.count)
+	for l := s.head; l != nil; l = l.next {
+		if l.state.Load() == stateActive {
+			cut++
+		}
+		all = append(all, l)
+	}
+	s.mu.Unlock()
+	for _, l := range all {
+		l.nc.Abort()
+	}
+	return cut
+}
+
+// Wait returns when no connection is left and no goroutine of the server runs.
+func (s *Server) Wait() { s.loops.Wait() }

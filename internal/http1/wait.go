@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package http1
+
+import (
+	"github.com/weirlb/weir/balance"
+	"github.com/weirlb/weir/internal/clock"
+	"github.com/weirlb/weir/internal/message"
+)
+
+type waitResult uint8
+
+const (
+	waitRequest waitResult = iota // a head has been read
+	waitClosed                    // nothing (more) will come, or it has been refused
+	waitParked                    // idle: give up the goroutine
+)
+
+// errNoRequest is a connection on which nothing was ever sent.
+var (
+	errNoRequest  = &Error{Reason: message.HeaderTimeout, Detail: "no request was sent", Silent: true}
+	errHalfHead   = &Error{Reason: message.HeaderTimeout, Detail: "the head took too long"}
+	errNoProgress = &Error{Reason: message.BodyTimeout, Detail: "the content came too slowly"}
+)
+
+// awaitRequest waits for a request and reads its head.
+func (c *ServerConn) awaitRequest() waitResult {
+	var until balance.Instant // for the whole head; 0 none
+	if c.in.empty() {
+		r := c.awaitBytes()
+		if r != waitRequest {
+			return r
+		}
+		if c.link.first {
+			until = c.idleUntil // from accept
+		}
+	} else {
+		c.link.state.Store(stateActive)
+	}
+	return c.readHead(until)
+}
+
+// awaitBytes waits for the first bytes of a request, holding no buffer.
+func (c *ServerConn) awaitBytes() waitResult {
+	l, s := c.link, c.link.srv
+	now := clock.Now()
+	limit := s.Timeouts.Idle
+	if l.first {
+		limit = s.Timeouts.Header
+	}
+	c.idleUntil = 0
+	if limit > 0 {
+		c.idleUntil = now.Add(limit)
+	}
+	wake := c.idleUntil
+	park := s.Park != nil && c.nc.Spliceable()
+	if park {
+		after := s.Timeouts.ParkAfter
+		if after <= 0 {
+			after = defaultParkAfter
+		}
+		if t := now.Add(after); wake == 0 || t < wake {
+			wake = t
+		} else {
+			park = false
+		}
+	}
+	c.nc.SetReadDeadline(wake)
+	l.state.Store(stateIdle)
+	if s.drained.Load() && !l.first {
+		return waitClosed
+	}
+	_, err := c.in.more(c.headLimit)
+	if c.in.empty() {
+		if isTimeout(err) {
+			if park {
+				return waitParked
+			}
+			if l.first && s.OnBadRequest != nil {
+				s.OnBadRequest(c, errNoRequest)
+			}
+		}
+		return waitClosed
+	}
+	if !l.state.CompareAndSwap(stateIdle, stateActive) {
+		return waitClosed // Drain was first
+	}
+	return waitRequest
+}
+
+// readHead parses what is buffered and reads on until the head is complete.
+// until is 0 where the time starts with the first byte, which is there.
+func (c *ServerConn) readHead(until balance.Instant) waitResult {
+	s := c.link.srv
+	timed := false
+	for {
+		n, e := parseRequest(c.in.buffered(), &s.Limits, &c.req)
+		if e != nil {
+			return c.refuse(e)
+		}
+		if n > 0 {
+			c.beginExchange(n)
+			return waitRequest
+		}
+		if !timed {
+			if t := s.Timeouts.Header; until == 0 && t > 0 {
+				until = clock.Now().Add(t)
+			}
+			c.nc.SetReadDeadline(until)
+			timed = true
+		}
+		for {
+			worth, err := c.in.more(c.headLimit)
+			if err != nil && isTimeout(err) {
+				if b := c.in.buffered(); string(b) == "\r" || string(b) == "\r\n" {
+					return waitClosed // an idle connection but for a stray line end
+				}
+				return c.refuse(errHalfHead)
+			}
+			if err != nil && !worth {
+				return waitClosed // the client left
+			}
+			if worth {
+				break
+			}
+		}
+	}
+}
+
+// beginExchange readies everything for the request whose head takes n bytes.
+func (c *ServerConn) beginExchange(n int) {
+	r := &c.req
+	r.TLS = c.link.tls
+	c.link.first = false
+	c.in.begin(n, r.Body, r.ContentLength)
+	c.out.reset()
+	c.allowance = c.link.srv.Timeouts.BodyGrace
+	c.received = int64(n)
+	c.mustClose.Store(r.Close)
+	c.headRequest = string(r.Method) == "HEAD"
+	c.asked = askedNothing
+	if r.ExpectContinue {
+		c.asked = askedPending
+	}
+}
