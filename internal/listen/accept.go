@@ -87,7 +87,7 @@ func (l *Listener) accept(ln net.Listener, handler func(*netconn.Conn, Info)) {
 
 // admit judges one accepted connection.
 func (l *Listener) admit(nc net.Conn, client netip.Addr) (Refusal, bool) {
-	if s, ok := nc.(syscall.Conn); ok && l.files > 2*Reserve && descriptor(s) >= l.files-Reserve {
+	if s, ok := nc.(syscall.Conn); ok && l.files > 2*Reserve && netconn.Descriptor(s) >= l.files-Reserve {
 		return NoFiles, false
 	}
 	return l.enter(client)

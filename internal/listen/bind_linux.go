@@ -107,24 +107,3 @@ func queue(ln net.Listener) (Queue, bool) {
 	q.Length, q.Limit = int(info.Unacked), int(info.Sacked)
 	return q, true
 }
-
-// descriptor returns the connection's number: the lowest that was free, so it
-// tells how many are taken.
-func descriptor(c syscall.Conn) int {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return -1
-	}
-	n := -1
-	_ = raw.Control(func(fd uintptr) { n = int(fd) }) // a closed socket is found out later
-	return n
-}
-
-// fileLimit is how many descriptors the process may have; 0 when unknown.
-func fileLimit() int {
-	var l syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil || l.Cur > 1<<30 {
-		return 0
-	}
-	return int(l.Cur)
-}

@@ -52,7 +52,7 @@ func Listen(opt Options) (*Listener, error) {
 		return nil, fmt.Errorf("listener %s: nothing to bind", opt.Name)
 	}
 	l := &Listener{
-		opt: opt, files: fileLimit(), stop: make(chan struct{}),
+		opt: opt, files: netconn.FileLimit(), stop: make(chan struct{}),
 		linger: make(chan struct{}, maxLinger), clients: clients{most: opt.MaxPerClient},
 		refusal: refusalText(opt.RetryAfter),
 	}

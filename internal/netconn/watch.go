@@ -40,7 +40,7 @@ func (c *Conn) OnAbort(fn func()) AbortWatch {
 		}
 		return AbortWatch{stop: func() bool { return c.hook.CompareAndSwap(&hook, nil) }}
 	}
-	p, err := watchPoller()
+	p, err := SharedPoller()
 	if err != nil {
 		return AbortWatch{}
 	}
@@ -72,6 +72,9 @@ func (c *Conn) WatchAbort(stop <-chan struct{}) bool {
 	}
 }
 
-// watchPoller is the process's one Poller for hang-ups. It is opened with the
-// first watch and never closed, but its goroutine ends when nothing is watched.
-var watchPoller = sync.OnceValues(func() (*Poller, error) { return NewPoller(false) })
+// SharedPoller returns the process's one Poller for waits whose callbacks do not
+// block: hang-ups of clients, ends of idle connections. It is opened with the
+// first use and never closed; its goroutine ends when nothing is waited for.
+func SharedPoller() (*Poller, error) { return sharedPoller() }
+
+var sharedPoller = sync.OnceValues(func() (*Poller, error) { return NewPoller(false) })

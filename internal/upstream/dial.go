@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/balance"
+	"github.com/weirlb/weir/internal/clock"
+	"github.com/weirlb/weir/internal/http1"
+	"github.com/weirlb/weir/internal/netconn"
+)
+
+// reserve is how many of the process's descriptors connections never take; it
+// equals listen.Reserve.
+const reserve = 64
+
+var (
+	errAborted  = errors.New("no longer wanted")
+	errMaxConns = errors.New("as many connections as allowed are open")
+	errReserved = errors.New("the descriptors left are reserved for administration and checks")
+	errNoSource = errors.New("no source address of the destination's family")
+)
+
+// Dial makes a fresh connection within the connect and TLS timeouts and the
+// deadline (0: none); abort (may be nil) ends it early when closed. Errors are
+// *DialError.
+func (t *Target) Dial(now, deadline balance.Instant, abort <-chan struct{}) (*Conn, error) {
+	c, err := t.dial(now, deadline, abort)
+	if err != nil {
+		t.failed.Add(1)
+		return nil, err
+	}
+	t.fresh.Add(1)
+	return c, nil
+}
+
+func (t *Target) dial(now, deadline balance.Instant, abort <-chan struct{}) (*Conn, error) {
+	fail := func(k DialErrorKind, addr string, err error) error { return &DialError{Kind: k, Addr: addr, Err: err} }
+	if n := t.open.Add(1); t.opt.MaxConns > 0 && n > int64(t.opt.MaxConns) {
+		t.open.Add(-1)
+		return nil, fail(Limit, t.opt.Address, errMaxConns)
+	}
+	nc, addr, err := t.connect(earlier(deadline, now, t.opt.ConnectTimeout), abort)
+	if err != nil {
+		t.open.Add(-1)
+		return nil, err
+	}
+	where := nc.RemoteAddr().String()
+	if s, ok := nc.(syscall.Conn); ok && t.files > 2*reserve && netconn.Descriptor(s) >= t.files-reserve {
+		t.open.Add(-1)
+		_ = nc.Close() // refused already
+		return nil, fail(LocalFiles, where, errReserved)
+	}
+	c := &Conn{addr: addr, requests: 1}
+	if t.tls != nil {
+		c.nc = netconn.Client(nc, t.tls)
+	} else {
+		c.nc = netconn.New(nc)
+	}
+	c.nc.SetOnClose(func() { t.open.Add(-1) })
+	if t.tls != nil {
+		if err := t.handshake(c.nc, earlier(deadline, clock.Now(), t.opt.TLSTimeout), abort); err != nil {
+			_ = c.nc.Close() // the handshake's error is the one that counts
+			if aborted(abort) {
+				return nil, fail(Canceled, where, errAborted)
+			}
+			if certificateFault(err) {
+				err = fmt.Errorf("server name %s: %w", t.tls.ServerName, err)
+			}
+			return nil, fail(TLS, where, err)
+		}
+	}
+	if t.opt.MaxAge > 0 {
+		// Spread by 10 %, so that connections made together do not end together.
+		c.dies = now.Add(time.Duration(float64(t.opt.MaxAge) * (0.9 + 0.2*rand.Float64())))
+	}
+	c.ClientConn = http1.NewClientConn(c.nc, t.opt.Limits)
+	return c, nil
+}
+
+// earlier returns the earlier of a deadline and from+d, either of which may be
+// none (0).
+func earlier(deadline, from balance.Instant, d time.Duration) balance.Instant {
+	if d <= 0 {
+		return deadline
+	}
+	if t := from.Add(d); deadline == 0 || t < deadline {
+		return t
+	}
+	return deadline
+}
+
+func aborted(abort <-chan struct{}) bool {
+	select {
+	case <-abort:
+		return true
+	default:
+		return false
+	}
+}
+
+// connect tries the backend's addresses in turn, beginning with the one that
+// worked last.
+func (t *Target) connect(limit balance.Instant, abort <-chan struct{}) (net.Conn, netip.Addr, error) {
+	if t.network == "unix" {
+		nc, err := t.connectTo(t.opt.Address, netip.Addr{}, limit, abort)
+		return nc, netip.Addr{}, err
+	}
+	addrs := t.fixed
+	if t.host != "" {
+		var err error
+		if addrs, err = t.names.lookup(t.host, limit, abort); err != nil {
+			k := DNS
+			switch {
+			case aborted(abort):
+				k = Canceled
+			case errors.Is(err, context.DeadlineExceeded):
+				err = fmt.Errorf("no answer from the name servers in time: %w", err)
+			}
+			return nil, netip.Addr{}, &DialError{Kind: k, Addr: t.opt.Address, Err: err}
+		}
+		addrs = t.goodFirst(addrs)
+	}
+	var first error
+	for i, a := range addrs {
+		part := limit
+		if left := len(addrs) - i; limit != 0 && left > 1 {
+			now := clock.Now()
+			part = now.Add(limit.Sub(now) / time.Duration(left))
+		}
+		nc, err := t.connectTo(net.JoinHostPort(a.String(), strconv.Itoa(int(t.port))), a, part, abort)
+		if err == nil {
+			if t.host != "" {
+				t.good.Store(&a)
+			}
+			return nc, a, nil
+		}
+		if first == nil {
+			first = err
+		}
+		var d *DialError
+		if errors.As(err, &d) && d.Kind.Local() {
+			return nil, a, err // the next address would fail for the same reason
+		}
+		if limit != 0 && clock.Now() >= limit {
+			break
+		}
+	}
+	return nil, netip.Addr{}, first
+}
+
+// goodFirst moves the address that worked last to the front of a copy.
+func (t *Target) goodFirst(addrs []netip.Addr) []netip.Addr {
+	good := t.good.Load()
+	if good == nil {
+		return addrs
+	}
+	i := slices.Index(addrs, *good)
+	if i <= 0 {
+		return addrs
+	}
+	out := slices.Clone(addrs)
+	return append(append(out[:0], addrs[i:]...), addrs[:i]...)
+}
+
+// connectTo connects to one address.
+func (t *Target) connectTo(where string, to netip.Addr, limit balance.Instant, abort <-chan struct{}) (net.Conn, error) {
+	d := net.Dialer{KeepAlive: -1, ControlContext: t.control}
+	d.SetMultipathTCP(false)
+	if limit != 0 {
+		d.Deadline = clock.Time(limit)
+	}
+	if len(t.opt.Bind) > 0 && to.IsValid() {
+		src, ok := t.source(to)
+		if !ok {
+			return nil, &DialError{Kind: LocalPorts, Addr: where, Err: errNoSource}
+		}
+		d.LocalAddr = &net.TCPAddr{IP: src.AsSlice(), Zone: src.Zone()}
+	}
+	nc, err := d.DialContext(abortContext{context.Background(), abort}, t.network, where)
+	if err == nil {
+		return nc, nil
+	}
+	if aborted(abort) {
+		return nil, &DialError{Kind: Canceled, Addr: where, Err: errAborted}
+	}
+	return nil, &DialError{Kind: kindOf(err), Addr: where, Err: err}
+}
+
+// source returns the next source address of the destination's family.
+func (t *Target) source(to netip.Addr) (netip.Addr, bool) {
+	n := len(t.opt.Bind)
+	start := int(t.turn.Add(1)) % n
+	for i := range n {
+		if a := t.opt.Bind[(start+i)%n].Unmap(); a.Is4() == to.Is4() {
+			return a, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// control sets what must or may as well be set before connecting.
+func (t *Target) control(_ context.Context, network, _ string, c syscall.RawConn) error {
+	if network == "unix" {
+		return nil
+	}
+	var set error
+	err := c.Control(func(raw uintptr) {
+		fd := int(raw)
+		if len(t.opt.Bind) > 0 {
+			// A port is chosen at connect, where only the whole four-tuple must
+			// be unique; at bind the source address would run out of ports.
+			set = errors.Join(set, unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1))
+		}
+		if d := t.opt.UserTimeout; d > 0 {
+			set = errors.Join(set, unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(d/time.Millisecond)))
+		}
+		if d := t.opt.Probe; d > 0 {
+			secs := max(int(d/time.Second), 1)
+			set = errors.Join(set,
+				unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1),
+				unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, secs),
+				unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, secs),
+				unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 3))
+		}
+	})
+	return errors.Join(err, set)
+}
+
+// handshake runs the TLS handshake; abort cuts it.
+func (t *Target) handshake(c *netconn.Conn, limit balance.Instant, abort <-chan struct{}) error {
+	if abort == nil {
+		return c.Handshake(limit)
+	}
+	over, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		select {
+		case <-abort:
+			c.Abort()
+		case <-over:
+		}
+	}()
+	err := c.Handshake(limit)
+	close(over)
+	<-stopped
+	if err == nil && c.Aborted() {
+		err = errAborted
+	}
+	return err
+}
+
+// abortContext is a context that ends when a channel is closed. Embedding
+// Background gives it no deadline and no values.
+type abortContext struct {
+	context.Context
+	abort <-chan struct{}
+}
+
+// Done implements context.Context.
+func (c abortContext) Done() <-chan struct{} { return c.abort }
+
+// Err implements context.Context.
+func (c abortContext) Err() error {
+	if aborted(c.abort) {
+		return context.Canceled
+	}
+	return nil
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"slices"
+	"time"
+
+	"github.com/weirlb/weir/balance"
+	"github.com/weirlb/weir/internal/clock"
+	"github.com/weirlb/weir/internal/netconn"
+)
+
+// watchAfter is the idle time after which a connection is watched for the
+// backend's close and for its own end. Younger ones are looked at when they are
+// used, so a busy Target pays one timer per watchAfter for all of them.
+const watchAfter = 250 * time.Millisecond
+
+// sweepLater makes sure that connections that stay idle come to be watched.
+// Called with mu held.
+func (t *Target) sweepLater() {
+	if t.sweeping {
+		return
+	}
+	t.sweeping = true
+	if t.timer == nil {
+		t.timer = time.AfterFunc(watchAfter, t.sweep)
+	} else {
+		t.timer.Reset(watchAfter)
+	}
+}
+
+// sweep watches what has been idle for long enough.
+func (t *Target) sweep() {
+	p, err := netconn.SharedPoller()
+	now := clock.Now()
+	var expired []*Conn
+	t.mu.Lock()
+	t.sweeping = false
+	if t.closed {
+		t.mu.Unlock()
+		return
+	}
+	learned := t.learner.timeout(now)
+	kept := t.idle[:0]
+	for _, c := range t.idle {
+		age, keep := now.Sub(c.since), c.keepFor(t.opt.KeepAlive, learned)
+		switch {
+		case c.watched:
+		case keep > 0 && age >= keep:
+			expired = append(expired, c)
+			continue
+		case err == nil && age >= watchAfter && t.watch(p, c, keep):
+		default:
+			t.sweepLater() // too young, or without a descriptor
+		}
+		kept = append(kept, c)
+	}
+	clear(t.idle[len(kept):])
+	t.idle = kept
+	t.mu.Unlock()
+	for _, c := range expired {
+		c.Close()
+	}
+}
+
+// watch starts watching an idle connection. Called with mu held.
+func (t *Target) watch(p *netconn.Poller, c *Conn, keep time.Duration) bool {
+	var end balance.Instant
+	if keep > 0 {
+		end = c.since.Add(keep)
+	}
+	if c.dies != 0 && (end == 0 || c.dies < end) {
+		end = c.dies
+	}
+	ticket, err := p.Wait(c.nc, netconn.WantBytes, end, func(ev netconn.PollEvent) { t.stirred(c, ev) })
+	if err != nil {
+		return false
+	}
+	c.watched, c.ticket = true, ticket
+	return true
+}
+
+// unwatch stops watching. Called with mu held. When it comes too late, stirred
+// finds the connection gone from the idle ones.
+func (t *Target) unwatch(c *Conn) {
+	if !c.watched {
+		return
+	}
+	c.watched = false
+	if p, err := netconn.SharedPoller(); err == nil {
+		p.Cancel(c.ticket)
+	}
+}
+
+// stirred is called when a watched idle connection has bytes, ended, or reached
+// its age. It runs on the Poller's goroutine and does not wait.
+func (t *Target) stirred(c *Conn, ev netconn.PollEvent) {
+	t.mu.Lock()
+	i := slices.Index(t.idle, c)
+	if i < 0 || !c.watched {
+		t.mu.Unlock()
+		return
+	}
+	t.unwatch(c) // there may be a newer wait, when this one came late
+	t.idle = slices.Delete(t.idle, i, i+1)
+	t.mu.Unlock()
+
+	now := clock.Now()
+	if ev == netconn.PollReady {
+		switch c.nc.Peek() {
+		case netconn.Quiet: // TLS's own records: it stays where it was
+			t.restore(c, i)
+			return
+		case netconn.EOF, netconn.Error:
+			t.closedByPeer(now, now.Sub(c.since))
+		case netconn.HasBytes: // unasked: nothing to learn
+			t.stale.Add(1)
+		}
+	}
+	c.Close()
+}
+
+// closedByPeer counts a close that the backend made, and learns from it.
+func (t *Target) closedByPeer(now balance.Instant, age time.Duration) {
+	t.stale.Add(1)
+	t.mu.Lock()
+	if !t.draining && !t.closed {
+		t.learner.observe(now, age)
+	}
+	t.mu.Unlock()
+}
+
+// restore puts an idle connection back at its place; the sweep watches it anew.
+func (t *Target) restore(c *Conn, i int) {
+	t.mu.Lock()
+	if t.draining || t.closed || len(t.idle) >= t.opt.MaxIdle {
+		t.mu.Unlock()
+		c.Close()
+		return
+	}
+	t.idle = slices.Insert(t.idle, min(i, len(t.idle)), c)
+	t.sweepLater()
+	t.mu.Unlock()
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"crypto/tls"
+	"net/netip"
+	"time"
+
+	"github.com/weirlb/weir/internal/http1"
+)
+
+// Options describe the connections to one backend. Durations of 0 mean none,
+// except where a default is said.
+type Options struct {
+	Address string      // host:port, [v6]:port or unix:/path
+	TLS     *tls.Config // nil: plain. Cloned; ServerName defaults to the address's host
+
+	ConnectTimeout time.Duration // name, connect; all addresses together
+	TLSTimeout     time.Duration // handshake
+	KeepAlive      time.Duration // longest idle time, less when announced or learned
+
+	MaxIdle     int           // idle connections kept; 0: none is kept
+	MaxConns    int           // open connections; 0: no limit
+	MaxRequests int           // requests on one connection; 0: no limit
+	MaxAge      time.Duration // of a connection, jittered by 10 %
+
+	// ReuseUnsafeWithin is how long a connection may have been idle to carry a
+	// request that must not be replayed. An announced or learned idle timeout
+	// replaces it by 80 % of its value.
+	ReuseUnsafeWithin time.Duration
+
+	Bind []netip.Addr // source addresses, used in turn; empty: the kernel's choice
+
+	UserTimeout time.Duration // sent bytes unacknowledged (TCP_USER_TIMEOUT); 30s, negative: kernel's
+	Probe       time.Duration // silence before the kernel probes the peer; 15s, negative: off
+
+	Limits   http1.Limits
+	Resolver *Resolver // shared; nil: the Target's own
+}
+
+// Defaults of Options.
+const (
+	DefaultUserTimeout = 30 * time.Second
+	DefaultProbe       = 15 * time.Second
+)
+
+// Stats are figures about a Target's connections.
+type Stats struct {
+	Open, Idle, InUse int
+	Fresh, Reused     int64         // connections handed out, ever
+	Failed            int64         // dials that failed, ever
+	Stale             int64         // idle connections found or seen closed by the backend, ever
+	LearnedIdle       time.Duration // idle timeout the backend was seen to have; 0: not known
+	Addresses         []netip.Addr  // what the name stood for last; empty for unix
+}

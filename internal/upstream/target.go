@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"crypto/tls"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirlb/weir/balance"
+	"github.com/weirlb/weir/internal/clock"
+	"github.com/weirlb/weir/internal/netconn"
+)
+
+// peekAfter is how long a connection may have been idle to be used without a
+// look at it: nearly all reuse under load is younger.
+const peekAfter = 5 * time.Millisecond
+
+// Target is one backend's connections. Make it with NewTarget and Close it. All
+// methods may be called from anywhere; only Dial waits.
+type Target struct {
+	// Constant after construction.
+	opt     Options
+	network string // tcp or unix
+	host    string // of a name; empty for an IP address or a path
+	port    uint16
+	fixed   []netip.Addr // the address itself when it is one
+	tls     *tls.Config
+	names   *Resolver
+	own     bool // names is this Target's to close
+	files   int  // RLIMIT_NOFILE
+
+	open          atomic.Int64
+	fresh, reused atomic.Int64
+	failed, stale atomic.Int64
+	turn          atomic.Uint32 // of Options.Bind
+	good          atomic.Pointer[netip.Addr]
+
+	mu       sync.Mutex // guards the rest; taken before a Poller's lock
+	idle     []*Conn    // the most recently used last
+	draining bool
+	closed   bool
+	sweeping bool // timer is set
+	timer    *time.Timer
+	learner  learner
+}
+
+// NewTarget prepares connections to one backend. Nothing is dialed or resolved.
+func NewTarget(opt Options) *Target {
+	if opt.UserTimeout == 0 {
+		opt.UserTimeout = DefaultUserTimeout
+	}
+	if opt.Probe == 0 {
+		opt.Probe = DefaultProbe
+	}
+	t := &Target{opt: opt, network: "tcp", names: opt.Resolver, files: netconn.FileLimit()}
+	host, port := "", ""
+	if path, ok := strings.CutPrefix(opt.Address, "unix:"); ok {
+		t.network, t.opt.Address = "unix", path
+	} else if h, p, err := net.SplitHostPort(opt.Address); err == nil {
+		host, port = h, p
+	} else {
+		host = opt.Address // dialing says what is wrong with it
+	}
+	if n, err := net.LookupPort("tcp", port); err == nil {
+		t.port = uint16(n)
+	}
+	if a, err := netip.ParseAddr(host); err == nil {
+		t.fixed = []netip.Addr{a.Unmap()}
+	} else {
+		t.host = host
+	}
+	if t.host != "" && t.names == nil {
+		t.names, t.own = NewResolver(), true
+	}
+	if opt.TLS != nil {
+		t.tls = opt.TLS.Clone()
+		if t.tls.ServerName == "" {
+			t.tls.ServerName = host
+		}
+		if t.tls.MinVersion == 0 {
+			t.tls.MinVersion = tls.VersionTLS12
+		}
+		if t.tls.ClientSessionCache == nil {
+			t.tls.ClientSessionCache = tls.NewLRUClientSessionCache(4)
+		}
+	}
+	return t
+}
+
+// Get returns an idle connection that may carry a request now, or nil. With
+// unsafe (a request that must not be replayed) only one that was used so
+// recently that the backend cannot have closed it meanwhile.
+func (t *Target) Get(now balance.Instant, unsafe bool) *Conn {
+	for {
+		c, learned := t.take(now, unsafe)
+		if c == nil {
+			return nil
+		}
+		c.idleFor = now.Sub(c.since)
+		switch keep := c.keepFor(t.opt.KeepAlive, learned); {
+		case keep > 0 && c.idleFor >= keep, c.dies != 0 && now >= c.dies, t.moved(c):
+			c.Close()
+			continue
+		case c.idleFor > peekAfter:
+			if s := c.nc.Peek(); s != netconn.Quiet {
+				t.stale.Add(1)
+				c.Close()
+				continue
+			}
+		}
+		c.requests++
+		t.reused.Add(1)
+		return c
+	}
+}
+
+// take pops the most recently used connection. All below it have been idle for
+// longer, so when it is too old for an unsafe request there is none.
+func (t *Target) take(now balance.Instant, unsafe bool) (*Conn, time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := len(t.idle)
+	if n == 0 {
+		return nil, 0
+	}
+	c := t.idle[n-1]
+	learned := t.learner.timeout(now)
+	if unsafe && now.Sub(c.since) > c.unsafeFor(t.opt.ReuseUnsafeWithin, learned) {
+		return nil, 0
+	}
+	t.idle[n-1] = nil
+	t.idle = t.idle[:n-1]
+	t.unwatch(c)
+	return c, learned
+}
+
+// Put takes a connection back after a complete exchange. One that cannot or
+// should not be kept is closed.
+func (t *Target) Put(c *Conn, now balance.Instant) {
+	if !c.Reusable() || t.opt.MaxIdle <= 0 ||
+		(t.opt.MaxRequests > 0 && c.requests >= t.opt.MaxRequests) ||
+		(c.dies != 0 && now >= c.dies) || t.moved(c) {
+		c.Close()
+		return
+	}
+	c.since = now
+	var excess *Conn
+	t.mu.Lock()
+	if t.draining || t.closed {
+		excess = c
+	} else {
+		if len(t.idle) >= t.opt.MaxIdle {
+			excess = t.idle[0] // the one least likely to be used
+			t.unwatch(excess)
+			t.idle = slices.Delete(t.idle, 0, 1)
+		}
+		t.idle = append(t.idle, c)
+		t.sweepLater()
+	}
+	t.mu.Unlock()
+	if excess != nil {
+		excess.Close()
+	}
+}
+
+// moved reports whether the backend's name no longer stands for the address of
+// a connection. It also starts the refresh of an answer that has grown old.
+func (t *Target) moved(c *Conn) bool {
+	if t.host == "" {
+		return false
+	}
+	addrs := t.names.known(t.host, clock.Now)
+	return len(addrs) > 0 && !slices.Contains(addrs, c.addr)
+}
+
+// CloseIdle closes all idle connections. Those on loan are not touched.
+func (t *Target) CloseIdle() {
+	t.mu.Lock()
+	idle := t.idle
+	t.idle = nil
+	for _, c := range idle {
+		t.unwatch(c)
+	}
+	t.mu.Unlock()
+	for _, c := range idle {
+		c.Close()
+	}
+}
+
+// SetDraining says whether connections that are given back are closed rather
+// than kept. Draining closes the idle ones.
+func (t *Target) SetDraining(v bool) {
+	t.mu.Lock()
+	t.draining = v
+	t.mu.Unlock()
+	if v {
+		t.CloseIdle()
+	}
+}
+
+// Close closes the idle connections; those on loan are closed when they are
+// given back.
+func (t *Target) Close() {
+	t.mu.Lock()
+	t.closed = true
+	if t.timer != nil {
+		t.timer.Stop()
+	}
+	t.mu.Unlock()
+	t.CloseIdle()
+	if t.own {
+		t.names.Close()
+	}
+}
+
+// Stats returns the figures of this moment.
+func (t *Target) Stats() Stats {
+	s := Stats{
+		Open: int(t.open.Load()), Fresh: t.fresh.Load(), Reused: t.reused.Load(),
+		Failed: t.failed.Load(), Stale: t.stale.Load(), Addresses: t.fixed,
+	}
+	if t.host != "" {
+		s.Addresses = t.names.known(t.host, nil)
+	}
+	t.mu.Lock()
+	s.Idle = len(t.idle)
+	s.LearnedIdle = t.learner.learned
+	t.mu.Unlock()
+	s.InUse = max(s.Open-s.Idle, 0)
+	return s
+}
