@@ -1,0 +1,472 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package l7
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/weirlb/weir/balance"
+	"github.com/weirlb/weir/internal/clock"
+	"github.com/weirlb/weir/internal/message"
+	"github.com/weirlb/weir/internal/observe"
+	"github.com/weirlb/weir/pool"
+)
+
+// retryCount is a retry that was granted and whose end is not known yet.
+type retryCount struct {
+	on     bool
+	cause  message.Reason
+	status int
+}
+
+// attempts tries backends until one answers for good or nothing may be tried
+// any more (S5). It returns the last attempt's failure.
+func (e *exchange) attempts() Failure {
+	var last Failure
+	for {
+		if !e.fresh {
+			if f := e.pick(); f.failed() {
+				// That no second backend was to be had is less true than why the first
+				// one failed.
+				if last.failed() && f.Fault != FaultClient {
+					return last
+				}
+				return f
+			}
+		}
+		f := e.attempt()
+		e.countRetry(&f)
+		if !f.failed() {
+			return f
+		}
+		if !e.again(&f) {
+			return f
+		}
+		last = f
+	}
+}
+
+// pick reserves a slot on a backend, waiting in the pool's queue when all are
+// full.
+func (e *exchange) pick() Failure {
+	p := e.rt.Pool
+	e.breq.Rand, e.breq.Now = rand.Uint64(), e.now
+	r := p.Pick(&e.lease, &e.breq)
+	if r == pool.Full {
+		e.watchClient()
+		r = p.Wait(&e.lease, &e.breq, e.headBy, e.w.aborted())
+		waited := e.now
+		e.now = clock.Now()
+		e.rec.Queue += e.now.Sub(waited)
+	}
+	if r != pool.Granted {
+		if r == pool.QueueTimeout && e.late(e.headBy) {
+			return Failure{Fault: FaultWeir, Phase: PhaseQueue, Reason: message.RequestTimeout, Detail: "in the queue"}
+		}
+		return refused(r)
+	}
+	b := e.lease.Backend()
+	e.backend = b
+	e.breq.Tried.Add(b.Hash())
+	e.rec.Backend = b.ID()
+	t, ok := b.Attachment().(Target)
+	if !ok {
+		e.x.bug("l7_target", b.ID())
+		return Failure{Fault: FaultWeir, Phase: PhaseQueue, Reason: message.NoBackend, Kind: pool.LocalFault, Detail: "backend without connections"}
+	}
+	e.target = t
+	return Failure{}
+}
+
+// attempt is one try on the picked backend, up to and including the answer's
+// way to the client.
+func (e *exchange) attempt() Failure {
+	e.began = e.now
+	e.rec.Attempts++
+	e.rec.FirstByte, e.rec.Connect, e.retryAfter, e.headSent = 0, 0, false, false
+	e.res.Status = 0
+	if f := e.connect(); f.failed() {
+		return f
+	}
+	f := e.send()
+	if !f.failed() {
+		f = e.await()
+	}
+	if !f.failed() {
+		f = e.relay()
+	}
+	f.Sent = f.failed() && e.headSent
+	return f
+}
+
+// connect takes a kept connection, or makes one.
+func (e *exchange) connect() Failure {
+	if !e.fresh {
+		if up := e.target.Get(e.now, !e.replayable()); up != nil {
+			e.use(up, true)
+			return Failure{}
+		}
+	}
+	e.fresh = false
+	e.watchClient()
+	by := earliest(after(e.now, e.rt.Timeouts.Connect), e.headBy)
+	up, err := e.target.Dial(e.now, by, e.w.aborted())
+	dialed := e.now
+	e.now = clock.Now()
+	e.rec.Connect = e.now.Sub(dialed)
+	e.rec.Reused = false
+	switch {
+	case err == nil:
+		e.use(up, false)
+		return Failure{}
+	case e.w.gone.Load():
+		return clientGone(PhaseConnect, err)
+	}
+	f := dialFailure(err)
+	if f.Reason == message.ConnectTimeout && e.late(e.headBy) {
+		// The request's time ran out, perhaps in the queue: no word on the backend.
+		f.Reason, f.Kind, f.Fault = message.RequestTimeout, pool.Canceled, FaultWeir
+	}
+	f.Replayable = e.replayable()
+	return f
+}
+
+func (e *exchange) use(up Upstream, reused bool) {
+	e.up, e.reused, e.rec.Reused = up, reused, reused
+	e.w.target(up.Conn())
+}
+
+// send writes the head and what is at hand of the content, in one write.
+func (e *exchange) send() Failure {
+	b, up := &e.body, e.up
+	piece, end := b.opening()
+	e.sentAt, e.headFor = e.now, e.now
+	if c := up.Conn(); c != nil && e.rt.Timeouts.StreamIdle > 0 {
+		c.SetWriteDeadline(e.now.Add(e.rt.Timeouts.StreamIdle))
+	}
+	trailers := end && b.trailers
+	err := up.WriteHead(e.req, piece, end && !trailers)
+	if err == nil && trailers {
+		err = up.WriteTrailers(e.d.Trailers())
+	}
+	e.headSent = err == nil || up.BytesWritten() > 0
+	e.rec.Sent = e.rec.Sent || e.headSent
+	if err != nil {
+		// A backend may have answered before it closed, as 413 or 503; whatever
+		// it said comes before the error of reading. Without a byte sent there is
+		// nothing to have answered.
+		if !e.headSent || isTimeout(err) {
+			return e.upstreamFailed(PhaseSend, err)
+		}
+		return Failure{}
+	}
+	if !end && !b.waiting {
+		e.startPump()
+	}
+	return Failure{}
+}
+
+// await waits for the head of the final answer and passes interim ones on.
+func (e *exchange) await() Failure {
+	for {
+		e.setHeadFor()
+		by, reason := e.answerBy()
+		err := e.up.ReadHead(&e.res, e.head, e.slice(by))
+		if err == nil {
+			e.now = clock.Now()
+			if e.res.Status >= 200 || e.res.Status == 101 {
+				e.rec.FirstByte = e.now.Sub(e.sentAt)
+				return e.judge()
+			}
+			if f := e.passInterim(); f.failed() {
+				return f
+			}
+			continue
+		}
+		if !isTimeout(err) {
+			return e.upstreamFailed(PhaseAwait, err)
+		}
+		e.now = clock.Now()
+		e.setHeadFor()
+		if by, reason = e.answerBy(); e.late(by) {
+			return e.answerLate(reason, err)
+		}
+		if e.body.waiting && e.now.Sub(e.sentAt) >= expectWait {
+			e.proceed()
+		}
+		if !e.body.running() {
+			e.watchClient()
+		}
+	}
+}
+
+// answerBy returns when the answer's head is due, 0 for never, and the reason
+// that names the deadline.
+func (e *exchange) answerBy() (balance.Instant, message.Reason) {
+	if e.body.running() {
+		return e.headBy, message.RequestTimeout // response_header runs from the last request byte
+	}
+	by := after(e.headFor, e.rt.Timeouts.ResponseHeader)
+	if by == 0 || e.headBy != 0 && e.headBy <= by {
+		return e.headBy, message.RequestTimeout
+	}
+	return by, message.ResponseTimeout
+}
+
+// setHeadFor moves the start of response_header to the last request byte.
+func (e *exchange) setHeadFor() {
+	if t := balance.Instant(e.body.last.Load()); t > e.headFor {
+		e.headFor = t
+	}
+}
+
+// pumpGlance is how often a wait for an answer looks at what became of the
+// content that is still being sent.
+const pumpGlance = 100 * time.Millisecond
+
+// slice is the next deadline of waiting: the real one, or an earlier one to look
+// around at.
+func (e *exchange) slice(by balance.Instant) balance.Instant {
+	switch {
+	case e.body.running():
+		return earliest(by, e.now.Add(pumpGlance))
+	case e.body.waiting:
+		by = earliest(by, e.sentAt.Add(expectWait))
+	}
+	if !e.w.armed {
+		return earliest(by, e.now.Add(watchAfter))
+	}
+	return by
+}
+
+func (e *exchange) answerLate(reason message.Reason, err error) Failure {
+	f := Failure{Fault: FaultBackend, Phase: PhaseAwait, Reason: reason, Kind: pool.ResponseTimeout, Err: err, Replayable: e.replayable()}
+	if e.body.running() {
+		// The request had not even been sent: the client's pace may be to blame.
+		f.Kind = pool.Canceled
+		f.Detail = "request not complete"
+	}
+	return f
+}
+
+// judge looks at a final head: a status that the route retries is a failed
+// attempt, as long as another one is granted.
+func (e *exchange) judge() Failure {
+	r := &e.res
+	if r.Status == 101 {
+		return Failure{} // relay sees to it
+	}
+	e.retryAfter = r.Status == 503 && r.Fields.Has(message.RetryAfter)
+	if e.interim || !e.rt.Retry.OnStatus.Has(r.Status) {
+		return Failure{}
+	}
+	f := Failure{Fault: FaultBackend, Phase: PhaseAwait, Kind: pool.Success, Sent: true, Replayable: e.replayable(), Code: r.Status, Detail: "the answer was to be retried"}
+	d := e.next(&f)
+	if !d.Again || e.headBy != 0 && e.now.Add(d.After) >= e.headBy {
+		return Failure{} // the answer passes
+	}
+	f.Reason = message.BadResponse
+	if r.Status == 503 {
+		f.Reason = message.BackendOverloaded
+	}
+	e.letGo(&f, d)
+	return f
+}
+
+// again decides after a failed attempt whether another one is made, and
+// prepares it.
+func (e *exchange) again(f *Failure) bool {
+	if f.Code != 0 && f.Kind == pool.Success {
+		return e.pause(f) // judge has decided already
+	}
+	if e.answered || e.interim || !f.retriable() || e.late(e.headBy) {
+		return false
+	}
+	f.Replayable = e.replayable()
+	if !f.Sent && e.body.lost {
+		return false // nothing was sent, but the content is gone
+	}
+	d := e.next(f)
+	if !d.Again {
+		return false
+	}
+	if d.SameBackendFresh {
+		e.dropUpstream()
+		e.fresh = true
+		e.rec.Redispatches++
+		e.countRedispatch(f)
+		return true
+	}
+	if e.headBy != 0 && e.now.Add(d.After) >= e.headBy {
+		return false
+	}
+	e.letGo(f, d)
+	return e.pause(f)
+}
+
+// next asks the pool, and counts why not.
+func (e *exchange) next(f *Failure) pool.Decision {
+	pf := f.retry()
+	pf.RetryAfter, pf.Backend = e.retryAfter, e.backend
+	if f.Kind == pool.Success {
+		pf.Status = e.res.Status
+	}
+	d := e.rt.Pool.Next(e.now, &e.rt.Retry, &e.try, pf, rand.Uint64())
+	if d.Again || e.rt.PoolSeries == nil || !f.Sent || e.rt.Retry.Attempts < 2 {
+		return d
+	}
+	cause, status := f.Reason, pf.Status
+	switch d.Why {
+	case pool.BudgetEmpty:
+		e.rec.Detail = "retry budget empty"
+		e.rt.PoolSeries.Retry(cause, status, observe.RetryNoBudget)
+	case pool.NotReplayable:
+		e.rt.PoolSeries.Retry(cause, status, observe.RetryNotReplayable)
+	case pool.Attempts, pool.Within:
+		e.rt.PoolSeries.Retry(cause, status, observe.RetryNotAllowed)
+	}
+	return d
+}
+
+// letGo ends the attempt for the sake of another one.
+func (e *exchange) letGo(f *Failure, d pool.Decision) {
+	status := 0
+	if f.Kind == pool.Success {
+		status = e.res.Status
+	}
+	if d.Redispatch {
+		e.rec.Redispatches++
+		e.countRedispatch(f)
+	} else {
+		e.rec.Retries++
+		e.pending = retryCount{on: true, cause: f.Reason, status: status}
+	}
+	e.breakOff(f)
+	e.wait = d.After
+}
+
+func (e *exchange) countRedispatch(f *Failure) {
+	if e.rt.PoolSeries != nil {
+		e.rt.PoolSeries.Redispatch(f.Reason)
+	}
+}
+
+// countRetry counts how the retry ended that led to this attempt.
+func (e *exchange) countRetry(f *Failure) {
+	p := e.pending
+	e.pending = retryCount{}
+	if !p.on || e.rt.PoolSeries == nil {
+		return
+	}
+	o := observe.RetrySucceeded
+	if f.failed() {
+		o = observe.RetryFailed
+	}
+	e.rt.PoolSeries.Retry(p.cause, p.status, o)
+}
+
+// pause waits out the backoff. It reports false when the client left.
+func (e *exchange) pause(f *Failure) bool {
+	d := e.wait
+	e.wait = 0
+	if d <= 0 {
+		return true
+	}
+	e.watchClient()
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		e.now = clock.Now()
+		return true
+	case <-e.w.aborted():
+		*f = clientGone(PhaseQueue, nil)
+		return false
+	}
+}
+
+// watchClient starts watching for the client's leaving. While content is being
+// read from the client, reading notices by itself.
+func (e *exchange) watchClient() {
+	if !e.body.running() {
+		e.w.begin(e.d.Conn())
+	}
+}
+
+// late reports that a deadline has passed.
+func (e *exchange) late(by balance.Instant) bool { return by != 0 && e.now >= by }
+
+// upstreamFailed says what an error of the backend's connection means: the
+// client's leaving and its bad content end the attempt by cutting it.
+func (e *exchange) upstreamFailed(p Phase, err error) Failure {
+	e.now = clock.Now()
+	if e.w.gone.Load() {
+		return clientGone(p, err)
+	}
+	if f := e.body.clientFault(); f.failed() {
+		return f
+	}
+	if e.body.mayKeep {
+		e.haltPump() // only then is it known what can be sent again
+	}
+	started := e.up.ResponseStarted()
+	f := upstreamFailure(p, err, started)
+	switch {
+	case e.reused && !e.headSent:
+		// The kept connection was dead, or held bytes that nobody had asked for:
+		// nothing of this request concerns the backend.
+		f.Reason, f.Kind, f.Stale = message.ResetBeforeResponse, pool.Reset, true
+	case f.Kind == pool.Malformed && e.req.WebSocket && e.res.Status == 101:
+		f.Reason, f.Detail = message.UpgradeRefused, "101 to another protocol"
+	default:
+		f.Stale = e.reused && !started && f.Kind == pool.Reset
+	}
+	f.Replayable = e.replayable()
+	return f
+}
+
+// settle gives the lease back with what became of the attempt, and the
+// connection if it is good for another one.
+func (e *exchange) settle(f *Failure) {
+	if e.lease.Backend() == nil {
+		return
+	}
+	if e.up != nil && !f.failed() && !e.body.running() && e.up.Reusable() {
+		e.w.target(nil)
+		e.target.Put(e.up, e.now)
+		e.up = nil
+	}
+	e.breakOff(f)
+}
+
+// breakOff cuts the connection, if there is one, and gives the lease back.
+func (e *exchange) breakOff(f *Failure) {
+	e.dropUpstream()
+	o := pool.Outcome{
+		Now: e.now, Kind: f.Kind, Sent: f.Sent || !f.failed(),
+		FirstByte: e.rec.FirstByte, Total: e.now.Sub(e.began), Client: e.clientKey,
+	}
+	if f.Kind == pool.Success {
+		o.Status, o.RetryAfter = e.res.Status, e.retryAfter
+	}
+	e.lease.Done(o)
+}
+
+// dropUpstream closes the backend's connection; under a pump that still uses it
+// it is only cut, and closed when the pump is joined.
+func (e *exchange) dropUpstream() {
+	if e.up == nil {
+		return
+	}
+	e.w.target(nil)
+	if e.body.pumping {
+		if c := e.up.Conn(); c != nil {
+			c.Abort()
+		}
+		e.body.orphan = e.up
+	} else {
+		e.up.Close()
+	}
+	e.up = nil
+}

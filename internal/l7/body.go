@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package l7
+
+import (
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirlb/weir/internal/clock"
+	"github.com/weirlb/weir/internal/message"
+	"github.com/weirlb/weir/internal/netconn"
+	"github.com/weirlb/weir/pool"
+)
+
+// expectWait is how long weir waits for a backend's word on Expect:
+// 100-continue. Until then the content is not read, so that a backend that
+// refuses the request costs the client nothing. RFC 9110 section 10.1.1 lets
+// the sender go ahead after a while and forbids it to wait for ever, because
+// servers that do not know the expectation wait for the content in turn; a
+// second is what curl waits.
+const expectWait = time.Second
+
+// spliceMin is the content above which moving it inside the kernel pays for the
+// extra system calls.
+const spliceMin = 64 << 10
+
+// body is the request's content on its way.
+//
+// What fits the codec's buffer is one borrowed piece: it stays valid until the
+// next ReadBody, so it can be sent to a second backend without a copy. More is
+// pumped by a goroutine of its own, and kept for a replay only if a replay may
+// be wanted and as long as it is small.
+type body struct {
+	// Owned by the exchange's goroutine.
+	first   []byte        // the piece that ReadBody returned, valid until the next call
+	whole   bool          // first is all there is
+	pumped  bool          // a pump was started: first is no longer valid
+	mayKeep bool          // keeping was tried
+	waiting bool          // Expect: 100-continue, and the backend has not asked yet
+	pumping bool          // the pump was started and not joined
+	orphan  Upstream      // the connection that a running pump was left with
+	done    chan struct{} // holds one element when the pump has ended
+
+	// Owned by the pump while pumping, by the exchange otherwise.
+	keep     []byte  // the content so far, while keeping
+	keeping  bool    // everything read is in keep
+	kept     bool    // keep holds all content
+	trailers bool    // all content was read, and trailers came with it
+	lost     bool    // content was read that can not be sent again
+	read     int64   // content read
+	failure  Failure // how the pump ended
+
+	// Atomic.
+	over atomic.Bool  // the pump has ended, well or badly
+	quit atomic.Bool  // the pump shall end
+	last atomic.Int64 // balance.Instant when the pump last sent something
+}
+
+func (b *body) reset() {
+	b.first, b.whole, b.pumped, b.mayKeep, b.waiting, b.trailers = nil, false, false, false, false, false
+	b.pumping, b.orphan = false, nil
+	b.keep, b.keeping, b.kept, b.lost, b.read, b.failure = b.keep[:0], false, false, false, 0, Failure{}
+	b.over.Store(false)
+	b.quit.Store(false)
+	b.last.Store(0)
+	if cap(b.keep) > keepRetained {
+		b.keep = nil
+	}
+}
+
+// keepRetained is the largest replay buffer that a pooled exchange holds on to.
+const keepRetained = 64 << 10
+
+// running reports that content is still being sent.
+func (b *body) running() bool { return b.pumping && !b.over.Load() }
+
+// openBody reads the first piece of the content, unless the backend is to be
+// asked first. It waits for the client before a backend's slot is taken.
+func (e *exchange) openBody() Failure {
+	b := &e.body
+	if e.d.BodyDone() {
+		b.whole = true
+		return Failure{}
+	}
+	if e.req.ExpectContinue {
+		b.waiting = true
+		return Failure{}
+	}
+	p, err := e.d.ReadBody()
+	if err != nil && !isEnd(err) {
+		e.now = clock.Now()
+		return readFailure(err)
+	}
+	if isEnd(err) {
+		p = nil
+	}
+	b.first, b.read = p, int64(len(p))
+	if e.tooLarge() {
+		return Failure{Fault: FaultClient, Phase: PhaseBody, Reason: message.BodyTooLarge, Kind: pool.ClientFault}
+	}
+	b.whole = err != nil || e.d.BodyDone()
+	if !b.whole {
+		e.now = clock.Now() // it may have taken a while
+		return Failure{}
+	}
+	b.trailers = e.req.Body == message.Chunked && e.d.Trailers().Len() > 0
+	return Failure{}
+}
+
+func (e *exchange) tooLarge() bool {
+	return e.h.MaxBody > 0 && e.body.read > e.h.MaxBody
+}
+
+// worthKeeping reports that a copy of the content may be of use: the request
+// may be sent twice, a second attempt is allowed, and the content is not known
+// to be too large.
+func (e *exchange) worthKeeping() bool {
+	if e.rt.Retry.Attempts < 2 || !e.repeatable() {
+		return false
+	}
+	return e.req.Body != message.Sized || e.req.ContentLength <= e.rt.RetryBody
+}
+
+// repeatable reports that the method allows the request to be sent again after
+// bytes of it were sent (RFC 9110 section 9.2.2, or an idempotency key). An
+// upgrade is never repeated.
+func (e *exchange) repeatable() bool {
+	if e.req.WebSocket {
+		return false
+	}
+	switch string(e.req.Method) {
+	case "GET", "HEAD", "OPTIONS", "PUT", "DELETE":
+		return true
+	}
+	return e.keyed
+}
+
+// replayable reports that the request may and can be sent again after bytes of
+// it were sent. While content is still being sent it is not.
+func (e *exchange) replayable() bool {
+	return e.repeatable() && !e.body.running() && !e.body.lost
+}
+
+// opening is the content that goes out with the head, and whether it is all.
+func (b *body) opening() (piece []byte, end bool) {
+	switch {
+	case b.pumped:
+		return b.keep, b.kept
+	case b.waiting:
+		return nil, false
+	default:
+		return b.first, b.whole
+	}
+}
+
+// proceed starts sending the content that was held back for the backend's word.
+func (e *exchange) proceed() {
+	e.body.waiting = false
+	e.w.end() // reading notices by itself when the client leaves
+	e.startPump()
+}
+
+// startPump starts the goroutine that sends what is left of the content.
+func (e *exchange) startPump() {
+	b := &e.body
+	if b.done == nil {
+		b.done = make(chan struct{}, 1)
+	}
+	if !b.pumped {
+		b.pumped = true
+		b.mayKeep = e.worthKeeping()
+		b.keeping = b.mayKeep
+		b.retain(b.first, e.rt.RetryBody)
+		b.first = nil
+	}
+	e.w.end()
+	b.over.Store(false)
+	b.quit.Store(false)
+	b.failure = Failure{}
+	b.pumping = true
+	go e.pump(e.up)
+}
+
+// retain keeps a copy of a piece while that is of use.
+func (b *body) retain(p []byte, limit int64) {
+	if b.keeping && int64(len(b.keep)+len(p)) <= limit {
+		b.keep = append(b.keep, p...)
+		return
+	}
+	b.keeping = false
+	b.lost = true
+}
+
+// pump is the second goroutine of an exchange: it sends the client's content to
+// the backend while the first one awaits and passes on the answer.
+func (e *exchange) pump(up Upstream) {
+	b := &e.body
+	f := Failure{Fault: FaultWeir, Phase: PhaseBody, Reason: message.BadRequest, Code: 500, Kind: pool.LocalFault, Detail: "internal fault"}
+	defer func() {
+		if v := recover(); v != nil {
+			e.x.bug("l7_pump", v)
+		}
+		b.failure = f
+		b.over.Store(true)
+		if f.Fault == FaultClient || f.Fault == FaultWeir {
+			if c := up.Conn(); c != nil {
+				c.Abort() // wakes the first goroutine
+			}
+		}
+		b.done <- struct{}{}
+	}()
+	f = e.pumpBody(up)
+}
+
+func (e *exchange) pumpBody(up Upstream) Failure {
+	b := &e.body
+	for {
+		if f, moved := e.spliceBody(up); f.failed() || moved && e.d.BodyDone() {
+			return f
+		}
+		p, err := e.d.ReadBody()
+		end := isEnd(err) || err == nil && e.d.BodyDone()
+		if err != nil && !end {
+			if b.quit.Load() {
+				return Failure{} // the answer is complete: nobody waits for the rest
+			}
+			return readFailure(err)
+		}
+		if isEnd(err) {
+			p = nil
+		}
+		b.read += int64(len(p))
+		if e.tooLarge() {
+			return Failure{Fault: FaultClient, Phase: PhaseBody, Reason: message.BodyTooLarge, Kind: pool.ClientFault}
+		}
+		b.retain(p, e.rt.RetryBody)
+		if end {
+			b.kept = b.keeping
+			b.trailers = e.req.Body == message.Chunked && e.d.Trailers().Len() > 0
+		}
+		if b.quit.Load() {
+			return Failure{}
+		}
+		e.armWrite(up)
+		switch {
+		case end && b.trailers:
+			if err = up.WriteBody(p, false); err == nil {
+				err = up.WriteTrailers(e.d.Trailers())
+			}
+		default:
+			err = up.WriteBody(p, end)
+		}
+		if err != nil {
+			return upstreamFailure(PhaseSend, err, false)
+		}
+		b.last.Store(int64(clock.Now()))
+		if end {
+			return Failure{}
+		}
+	}
+}
+
+func (e *exchange) armWrite(up Upstream) {
+	if d := e.rt.Timeouts.StreamIdle; d > 0 {
+		if c := up.Conn(); c != nil {
+			c.SetWriteDeadline(clock.Now().Add(d))
+		}
+	}
+}
+
+// spliceBody moves a large rest of the content inside the kernel. moved is
+// false when that is not possible.
+func (e *exchange) spliceBody(up Upstream) (f Failure, moved bool) {
+	b := &e.body
+	n, ok := e.d.Spliceable()
+	if !ok || n < spliceMin || b.keeping || e.h.MaxBody > 0 && b.read+n > e.h.MaxBody {
+		return Failure{}, false
+	}
+	room, ok := up.BodySpace()
+	if !ok || room != n {
+		return Failure{}, false
+	}
+	b.lost = true
+	src, dst := e.d.Conn(), up.Conn()
+	e.armWrite(up)
+	_, err := netconn.Splice(dst, src, n, func(k int64) error {
+		b.read += k
+		e.d.Spliced(k)
+		up.BodyMoved(k)
+		now := clock.Now()
+		b.last.Store(int64(now))
+		e.armWrite(up)
+		if b.quit.Load() {
+			return errQuit
+		}
+		return nil
+	})
+	switch {
+	case err == nil:
+		return Failure{}, true
+	case errors.Is(err, netconn.ErrNoSplice):
+		return Failure{}, false
+	case errors.Is(err, errQuit):
+		return Failure{}, true
+	}
+	var c *netconn.CopyError
+	if errors.As(err, &c) && c.Side == netconn.Destination {
+		return upstreamFailure(PhaseSend, c.Err, false), true
+	}
+	return readFailure(err), true
+}
+
+var errQuit = errors.New("exchange over")
+
+// clientFault returns the pump's failure when the client is to blame for it.
+func (b *body) clientFault() Failure {
+	if b.pumping && b.over.Load() && (b.failure.Fault == FaultClient || b.failure.Fault == FaultWeir) {
+		return b.failure
+	}
+	return Failure{}
+}
+
+// haltPump ends the pump of a failed attempt and keeps what it read. It waits
+// for the client's next piece, if one is being read.
+func (e *exchange) haltPump() {
+	b := &e.body
+	if !b.pumping {
+		return
+	}
+	b.quit.Store(true)
+	if e.up != nil {
+		if c := e.up.Conn(); c != nil {
+			c.Abort()
+		}
+	}
+	b.join()
+}
+
+// stopPump ends the pump for good at the end of an exchange.
+func (e *exchange) stopPump() {
+	b := &e.body
+	if !b.pumping {
+		return
+	}
+	if !b.over.Load() {
+		b.quit.Store(true)
+		e.d.MarkClose()
+		e.d.CancelRead()
+		if b.orphan != nil {
+			if c := b.orphan.Conn(); c != nil {
+				c.Abort()
+			}
+		}
+	}
+	b.join()
+}
+
+// join waits for the pump and closes the connection that it was left with.
+func (b *body) join() {
+	if b.pumping {
+		<-b.done
+		b.pumping = false
+	}
+	if b.orphan != nil {
+		b.orphan.Close()
+		b.orphan = nil
+	}
+}
+
+// sent reports that all of a pumped request's content left for the backend.
+func (b *body) sent() bool {
+	return b.pumped && (!b.pumping || b.over.Load()) && !b.failure.failed()
+}

@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package l7
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirlb/weir/balance"
+	"github.com/weirlb/weir/internal/clock"
+	"github.com/weirlb/weir/internal/http1"
+	"github.com/weirlb/weir/internal/message"
+	"github.com/weirlb/weir/internal/observe"
+	"github.com/weirlb/weir/pool"
+)
+
+// Options configure an Exchanger.
+type Options struct {
+	// Handler returns the published handler of the listener. It is called once
+	// per exchange and must not block.
+	Handler func() *Handler
+	// Bug hears of broken invariants: where, and what was recovered. It may be
+	// called from any goroutine. nil: they are dropped.
+	Bug func(where string, v any)
+	// Record hears of every finished request, after the metrics and the access
+	// log; it must not keep the record. nil: nobody.
+	Record func(*observe.Record)
+}
+
+// Exchanger serves the exchanges of one listener. It is safe for concurrent
+// use; make it with New.
+type Exchanger struct {
+	// Constant.
+	load func() *Handler
+	bug  func(where string, v any)
+	tap  func(*observe.Record)
+
+	states sync.Pool // *exchange
+
+	cutting atomic.Bool  // what is left is being cut
+	cuts    atomic.Int64 // exchanges that ended so
+
+	mu      sync.Mutex
+	tunnels map[*tunnel]struct{} // guarded by mu
+	tearing bool                 // guarded by mu: no new tunnels
+}
+
+// New returns an Exchanger.
+func New(opt Options) *Exchanger {
+	x := &Exchanger{load: opt.Handler, bug: opt.Bug, tap: opt.Record, tunnels: map[*tunnel]struct{}{}}
+	if x.bug == nil {
+		x.bug = func(string, any) {}
+	}
+	x.states.New = func() any { return &exchange{x: x} }
+	return x
+}
+
+// Cut says that client connections are about to be closed under their
+// exchanges: those that end by it count as drain_cut, not as the client's doing.
+func (x *Exchanger) Cut() { x.cutting.Store(true) }
+
+// CutCount returns how many exchanges ended because of Cut or CutTunnels.
+func (x *Exchanger) CutCount() int64 { return x.cuts.Load() }
+
+// exchange is the state of one exchange. It is pooled: whatever it holds that
+// can grow is kept, everything else is reset.
+type exchange struct {
+	x *Exchanger
+
+	// Constant during an exchange.
+	h     *Handler
+	rt    *Route // nil until routed
+	d     Downstream
+	ci    *ClientInfo
+	req   *message.Request
+	start balance.Instant
+	// headBy and endBy are when the answer's head and its end are due; 0: never.
+	headBy, endBy balance.Instant
+	head, options bool // the method is HEAD, OPTIONS
+
+	// Owned by the exchange's goroutine.
+	now        balance.Instant // the last look at the clock
+	client     netip.Addr
+	clientKey  uint64
+	requestID  []byte
+	keyed      bool // an Idempotency-Key came along
+	limited    bool // a slot of the route's limit is held
+	answered   bool // the head of a final answer left, or was tried to
+	interim    bool // a 1xx other than 100 left
+	served     bool // the answer is weir's own choice, not a failure
+	retryAfter bool // the backend's answer carried Retry-After
+
+	lease    pool.Lease
+	breq     balance.Request
+	try      pool.Try
+	backend  *balance.Backend
+	target   Target
+	up       Upstream
+	reused   bool
+	fresh    bool            // the next attempt stays on the backend and dials
+	began    balance.Instant // the attempt's pick
+	sentAt   balance.Instant // the attempt's first byte
+	headFor  balance.Instant // response_header runs from here
+	headSent bool            // a byte of the request left in this attempt
+	wait     time.Duration   // backoff before the next attempt
+	pending  retryCount
+
+	res  message.Response
+	rec  observe.Record
+	body body
+	w    watch
+
+	idBuf  [32]byte
+	text   []byte // of weir's own answers
+	rpath  []byte // rewritten path
+	server []byte // Server-Timing
+}
+
+// Serve carries one exchange from its head to its record. It returns when the
+// codec may have the connection back: nothing of the exchange runs any more.
+func (x *Exchanger) Serve(d Downstream, ci *ClientInfo) {
+	e := x.states.Get().(*exchange)
+	e.open(d, ci)
+	defer e.close()
+	e.run()
+}
+
+// open starts an exchange.
+func (e *exchange) open(d Downstream, ci *ClientInfo) {
+	e.d, e.ci, e.h, e.req = d, ci, e.x.load(), d.Request()
+	e.start = clock.Now()
+	e.now = e.start
+	ci.refresh(e.h.Trust)
+	e.client, e.clientKey = ci.scratch.peer, ci.scratch.peerKey
+	e.head = string(e.req.Method) == "HEAD"
+
+	r, q := &e.rec, e.req
+	r.Listener = e.h.Listener
+	r.Method, r.Host, r.Path, r.Query = q.Method, q.Authority, q.Path, q.Query
+	r.Major, r.Minor, r.TLS = q.Major, q.Minor, ci.TLS
+}
+
+// close ends an exchange. It is deferred: after a panic it lets go of
+// everything the exchange held.
+func (e *exchange) close() {
+	if v := recover(); v != nil {
+		e.x.bug("l7", v)
+		e.crashed()
+		return // the state is not used again
+	}
+	e.reset()
+	e.x.states.Put(e)
+}
+
+// reset forgets the exchange and keeps what it grew.
+func (e *exchange) reset() {
+	e.h, e.rt, e.d, e.ci, e.req = nil, nil, nil, nil, nil
+	e.start, e.headBy, e.endBy = 0, 0, 0
+	e.head, e.options = false, false
+	e.now, e.client, e.clientKey, e.requestID = 0, netip.Addr{}, 0, nil
+	e.keyed, e.limited, e.answered, e.interim, e.served, e.retryAfter = false, false, false, false, false, false
+	e.breq, e.try = balance.Request{}, pool.Try{}
+	e.backend, e.target, e.up = nil, nil, nil
+	e.reused, e.fresh, e.headSent, e.wait = false, false, false, 0
+	e.began, e.sentAt, e.headFor = 0, 0, 0
+	e.pending = retryCount{}
+	e.rec.Reset()
+	e.body.reset()
+	e.w.reset()
+}
+
+// run is the exchange.
+func (e *exchange) run() {
+	if e.h.HealthPath != "" && string(e.req.Path) == e.h.HealthPath && (e.head || string(e.req.Method) == "GET") {
+		e.answerHealth()
+		return
+	}
+	f := e.admit()
+	if !f.failed() {
+		switch rt := e.rt; {
+		case rt.Respond != nil:
+			f = e.respond(rt.Respond)
+		case rt.Redirect != nil:
+			f = e.redirect(rt.Redirect)
+		default:
+			f = e.proxy()
+		}
+	}
+	e.finish(&f)
+}
+
+// admit decides whether the request may pass at all, and by which route.
+func (e *exchange) admit() Failure {
+	switch m := e.req.Method; string(m) {
+	case "CONNECT", "TRACE":
+		// CONNECT would make weir an open proxy; TRACE reflects credentials.
+		return Failure{Fault: FaultClient, Reason: message.BadRequest, Code: 405, Detail: "method not allowed"}
+	case "OPTIONS":
+		e.options = true
+	}
+	i, ok, bad := e.h.Routes.Match(e.req)
+	switch {
+	case bad != nil:
+		return Failure{Fault: FaultClient, Reason: bad.Reason, Detail: bad.Detail}
+	case !ok || i < 0 || i >= len(e.h.Targets):
+		return Failure{Fault: FaultClient, Reason: message.NoRoute}
+	}
+	rt := e.h.Targets[i]
+	e.rt = rt
+	e.rec.Route, e.rec.Pool = rt.Name, rt.PoolName
+	if rt.Limit != nil {
+		if !rt.Limit.acquire() {
+			return Failure{Fault: FaultWeir, Reason: message.RouteFull}
+		}
+		e.limited = true
+	}
+	if m := e.h.MaxBody; m > 0 && e.req.Body == message.Sized && e.req.ContentLength > m {
+		return Failure{Fault: FaultClient, Reason: message.BodyTooLarge}
+	}
+	return Failure{}
+}
+
+// proxy carries the request to a backend and the answer back.
+func (e *exchange) proxy() Failure {
+	t := &e.rt.Timeouts
+	e.headBy, e.endBy = after(e.start, t.Request), after(e.start, t.Total)
+	e.headBy = earliest(e.headBy, e.endBy)
+
+	e.prepareFields()
+	e.rewrite()
+	e.rt.RequestHeaders.apply(&e.req.Fields)
+
+	if f := e.openBody(); f.failed() {
+		return f
+	}
+	e.rt.Pool.BeginRequest(e.now)
+	return e.attempts()
+}
+
+// finish gives everything back, answers if nobody has, and records.
+func (e *exchange) finish(f *Failure) {
+	if f.failed() && e.x.cutting.Load() && f.Reason == message.ClientAbort {
+		f.Reason = message.DrainCut
+		e.x.cuts.Add(1)
+	}
+	e.now = clock.Now()
+	e.settle(f)
+	e.w.end()
+	if f.failed() {
+		e.refuse(f)
+	}
+	e.stopPump()
+	if e.limited {
+		e.rt.Limit.release()
+	}
+	e.record(f)
+}
+
+// Refusal is a request that a codec refused before it could become an exchange.
+type Refusal interface {
+	// ErrorHead is the head of the codec's answer, for further fields.
+	ErrorHead() *message.Response
+}
+
+// BadRequest records a request that the codec refused, and gives its answer an
+// id. It fits http1.Server.OnBadRequest.
+func (x *Exchanger) BadRequest(d Refusal, ci *ClientInfo, err *http1.Error) {
+	h := x.load()
+	ci.refresh(h.Trust)
+	var id [32]byte
+	appendHex(id[:0], rand.Uint64(), rand.Uint64())
+	d.ErrorHead().Fields.AddBytes(message.XRequestID, "X-Request-Id", id[:])
+	r := &observe.Record{
+		Listener: h.Listener, RequestID: id[:], ClientIP: ci.scratch.peer, Start: clock.Now(), Major: 1, Minor: 1,
+		TLS: ci.TLS, Status: err.Status(), Reason: err.Reason, Detail: err.Detail,
+	}
+	if h.Series != nil {
+		h.Series.For("").Observe(r)
+	}
+	if h.Log != nil {
+		h.Log.Write(r)
+	}
+	if x.tap != nil {
+		x.tap(r)
+	}
+}
+
+// refuse tells the client of a failure, as far as that is still possible.
+func (e *exchange) refuse(f *Failure) {
+	switch {
+	case f.Reason == message.ClientAbort || f.Reason == message.WriteTimeout || f.Reason == message.DrainCut && e.gone():
+		e.d.Abort()
+	case e.answered:
+		// The client has part of an answer: it must not take it for whole.
+		e.d.Abort()
+	default:
+		e.answerFailure(f)
+	}
+}
+
+// gone reports that the client's connection is over.
+func (e *exchange) gone() bool { return e.w.gone.Load() }
+
+// record completes the record and hands it out.
+func (e *exchange) record(f *Failure) {
+	r := &e.rec
+	r.Start = e.start
+	r.RequestID, r.ClientIP = e.requestID, e.client
+	r.Reason, r.Total = f.Reason, e.now.Sub(e.start)
+	if f.Detail != "" && r.Detail == "" {
+		r.Detail = f.Detail
+	}
+	r.BytesIn = e.body.read
+	series := e.h.Series
+	if e.rt != nil {
+		series = e.rt.Series
+	}
+	if series != nil {
+		series.For(r.Backend).Observe(r)
+	}
+	if e.h.Log != nil {
+		if ua, ok := e.req.Fields.Get(message.UserAgent); ok {
+			r.UserAgent = ua
+		}
+		e.h.Log.Write(r)
+	}
+	if e.x.tap != nil {
+		e.x.tap(r)
+	}
+}
+
+// crashed lets go of what a panicking exchange held. The client is reset: what
+// it got, if anything, is not to be trusted.
+func (e *exchange) crashed() {
+	defer func() {
+		if v := recover(); v != nil {
+			e.x.bug("l7_crash", v)
+		}
+	}()
+	if e.d != nil {
+		e.d.Abort()
+	}
+	if e.up != nil {
+		if c := e.up.Conn(); c != nil {
+			c.Abort()
+		}
+	}
+	e.w.end()
+	if e.lease.Backend() != nil {
+		e.lease.Done(pool.Outcome{Now: clock.Now(), Kind: pool.LocalFault, Sent: e.rec.Sent, Client: e.clientKey})
+	}
+	if e.limited {
+		e.rt.Limit.release()
+	}
+	e.body.join()
+	if e.up != nil {
+		e.up.Close()
+	}
+}
+
+func after(t balance.Instant, d time.Duration) balance.Instant {
+	if d <= 0 {
+		return 0
+	}
+	return t.Add(d)
+}
+
+// earliest returns the earlier of two deadlines, 0 meaning none.
+func earliest(a, b balance.Instant) balance.Instant {
+	switch {
+	case a == 0:
+		return b
+	case b == 0:
+		return a
+	default:
+		return min(a, b)
+	}
+}

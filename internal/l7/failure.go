@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package l7
+
+import (
+	"errors"
+	"io"
+	"os"
+
+	"github.com/weirlb/weir/internal/http1"
+	"github.com/weirlb/weir/internal/message"
+	"github.com/weirlb/weir/internal/upstream"
+	"github.com/weirlb/weir/pool"
+)
+
+// Fault says whose fault a failure is.
+type Fault uint8
+
+// The parties.
+const (
+	FaultNone Fault = iota
+	FaultClient
+	FaultWeir
+	FaultBackend
+)
+
+// Phase says how far the exchange had come.
+type Phase uint8
+
+// The phases, in order.
+const (
+	PhaseAdmit   Phase = iota // routing and limits
+	PhaseBody                 // taking the client's content
+	PhaseQueue                // waiting for a slot
+	PhaseConnect              // reaching the backend
+	PhaseSend                 // writing the request
+	PhaseAwait                // waiting for the answer's head
+	PhaseRelay                // passing the answer's content on
+	PhaseTunnel               // after an upgrade
+)
+
+// Failure is the one type for what ends an exchange or an attempt badly. The
+// zero value is success. Status code, retry decision, health outcome, log
+// reason and metric label are functions of it.
+type Failure struct {
+	Fault      Fault
+	Phase      Phase
+	Reason     message.Reason
+	Sent       bool             // a byte of the request reached the backend in this attempt
+	Stale      bool             // a kept connection died before a byte of an answer
+	Replayable bool             // method and content allow another attempt
+	Kind       pool.OutcomeKind // what health makes of the attempt
+	Code       int              // status where it is not the reason's own; 0 otherwise
+	Detail     string           // a few words for the log
+	Err        error            // the cause, where there is one
+}
+
+// failed reports that there is a failure.
+func (f *Failure) failed() bool { return f.Reason != message.OK }
+
+// status is what weir answers with.
+func (f *Failure) status() int {
+	if f.Code != 0 {
+		return f.Code
+	}
+	return f.Reason.Status()
+}
+
+// retry is the failure as the pool's retry rules see it.
+func (f *Failure) retry() pool.Failure {
+	return pool.Failure{Kind: f.Kind, Sent: f.Sent, Stale: f.Stale, Replayable: f.Replayable}
+}
+
+// retriable reports that another attempt may be asked for at all: what the
+// client did, and what has begun to be answered, is final.
+func (f *Failure) retriable() bool {
+	return f.Phase >= PhaseConnect && f.Phase <= PhaseAwait && f.Fault != FaultClient
+}
+
+func clientGone(p Phase, err error) Failure {
+	return Failure{Fault: FaultClient, Phase: p, Reason: message.ClientAbort, Kind: pool.Canceled, Err: err}
+}
+
+// refused turns a pool's refusal into a failure.
+func refused(r pool.Refusal) Failure {
+	f := Failure{Fault: FaultWeir, Phase: PhaseQueue}
+	switch r {
+	case pool.AllBroken:
+		f.Reason = message.AllBroken
+	case pool.Full, pool.QueueFull:
+		f.Reason = message.QueueFull
+	case pool.QueueTimeout:
+		f.Reason = message.QueueTimeout
+	case pool.Shed:
+		f.Reason = message.Shed
+	case pool.Aborted:
+		return clientGone(PhaseQueue, nil)
+	default:
+		f.Reason = message.NoBackend
+	}
+	return f
+}
+
+// dialFailure turns upstream's error into a failure.
+func dialFailure(err error) Failure {
+	f := Failure{Fault: FaultBackend, Phase: PhaseConnect, Err: err}
+	var d *upstream.DialError
+	if !errors.As(err, &d) {
+		f.Reason, f.Kind = message.Unreachable, pool.ConnectUnreachable
+		return f
+	}
+	switch d.Kind {
+	case upstream.Refused:
+		f.Reason, f.Kind = message.ConnectRefused, pool.ConnectRefused
+	case upstream.Timeout:
+		f.Reason, f.Kind = message.ConnectTimeout, pool.ConnectTimeout
+	case upstream.TLS:
+		f.Reason, f.Kind = message.TLSFailed, pool.TLSFailed
+	case upstream.DNS:
+		f.Reason, f.Kind, f.Fault = message.DNSFailed, pool.LocalFault, FaultWeir
+	case upstream.LocalPorts:
+		f.Reason, f.Kind, f.Fault = message.LocalPorts, pool.LocalFault, FaultWeir
+	case upstream.LocalFiles:
+		f.Reason, f.Kind, f.Fault = message.LocalFiles, pool.LocalFault, FaultWeir
+	case upstream.LocalMemory:
+		f.Reason, f.Kind, f.Fault = message.LocalMemory, pool.LocalFault, FaultWeir
+	case upstream.Limit:
+		f.Reason, f.Kind, f.Fault = message.ConnLimit, pool.LocalFault, FaultWeir
+	case upstream.Canceled:
+		return clientGone(PhaseConnect, err)
+	default:
+		f.Reason, f.Kind = message.Unreachable, pool.ConnectUnreachable
+	}
+	return f
+}
+
+// readFailure turns an error of Downstream.ReadBody into a failure. What is no
+// word of the codec about the client's bytes means that the client is gone.
+func readFailure(err error) Failure {
+	var h *http1.Error
+	if errors.As(err, &h) {
+		return Failure{Fault: FaultClient, Phase: PhaseBody, Reason: h.Reason, Code: h.Code, Detail: h.Detail, Kind: pool.ClientFault, Err: err}
+	}
+	if isTimeout(err) {
+		return Failure{Fault: FaultClient, Phase: PhaseBody, Reason: message.BodyTimeout, Kind: pool.ClientFault, Err: err}
+	}
+	return clientGone(PhaseBody, err)
+}
+
+// writeFailure turns an error of writing to the client into a failure.
+func writeFailure(p Phase, err error) Failure {
+	var h *http1.Error
+	f := clientGone(p, err)
+	if errors.As(err, &h) && h.Reason == message.WriteTimeout || isTimeout(err) {
+		f.Reason, f.Kind = message.WriteTimeout, pool.ClientFault
+	}
+	return f
+}
+
+// upstreamFailure turns an error of reading from or writing to a backend into a
+// failure. started says that a byte of an answer had come: then a retry is still
+// possible, but what died was no stale connection.
+func upstreamFailure(p Phase, err error, started bool) Failure {
+	f := Failure{Fault: FaultBackend, Phase: p, Reason: message.ResetBeforeResponse, Kind: pool.Reset, Err: err}
+	var h *http1.Error
+	switch {
+	case errors.As(err, &h):
+		f.Reason, f.Detail = h.Reason, h.Detail
+		if h.Reason != message.ResetBeforeResponse && h.Reason != message.ResetMidResponse {
+			f.Reason, f.Kind = message.BadResponse, pool.Malformed
+		}
+	case isTimeout(err):
+		f.Reason, f.Kind = message.StreamIdleTimeout, pool.ResponseTimeout
+	case p >= PhaseRelay || started:
+		f.Reason = message.ResetMidResponse
+	}
+	return f
+}
+
+func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
+
+func isEnd(err error) bool { return err == io.EOF } // codecs return it bare

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package l7
+
+import (
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirlb/weir/balance"
+	"github.com/weirlb/weir/internal/message"
+	"github.com/weirlb/weir/internal/observe"
+	"github.com/weirlb/weir/internal/route"
+	"github.com/weirlb/weir/pool"
+)
+
+// PoolHandle is what an exchange asks of a pool; *pool.Pool is one.
+type PoolHandle interface {
+	BeginRequest(now balance.Instant)
+	Pick(l *pool.Lease, r *balance.Request) pool.Refusal
+	Wait(l *pool.Lease, r *balance.Request, deadline balance.Instant, abort <-chan struct{}) pool.Refusal
+	Next(now balance.Instant, rr *pool.RetryRules, t *pool.Try, f pool.Failure, rnd uint64) pool.Decision
+}
+
+// Handler is what one listener does with requests. It is part of a generation
+// and immutable once published.
+type Handler struct {
+	Listener string
+	Routes   *route.Table
+	Targets  []*Route // by the index that Routes.Match returns
+	Trust    *Trust   // nil: nobody is trusted
+
+	// HealthPath is answered by weir itself, with 200 while Ready says so and
+	// with 503 otherwise. Empty: none. Such requests are neither routed nor
+	// counted.
+	HealthPath string
+	Ready      func() bool // nil: always
+
+	DebugHeaders bool  // X-Served-By and Server-Timing toward clients
+	MaxBody      int64 // largest request content in bytes; 0: no limit
+
+	Series *observe.RouteSeries // of requests that found no route; nil: not counted
+	Log    *observe.AccessLog   // nil: off
+}
+
+// Route is what happens to requests that match one rule. Exactly one of Pool,
+// Respond and Redirect is set. It is immutable once published; Limit alone
+// changes, and is kept from generation to generation.
+type Route struct {
+	Name     string
+	Pool     PoolHandle
+	PoolName string
+
+	Respond  *Respond
+	Redirect *Redirect
+
+	Rewrite         Rewrite
+	RequestHeaders  Edits
+	ResponseHeaders Edits
+
+	Timeouts   Timeouts
+	Retry      pool.RetryRules
+	RetryBody  int64    // largest content kept for a replay, in bytes
+	Limit      *Limiter // requests in flight; nil: no limit
+	PoolSeries *observe.PoolSeries
+	Series     *observe.RouteSeries // nil: not counted
+}
+
+// Timeouts are those rows of S7 that an exchange keeps. 0 means none.
+type Timeouts struct {
+	Request        time.Duration // head complete until the answer's head is complete
+	Total          time.Duration // head complete until the last byte of the answer
+	Connect        time.Duration // of one attempt, TLS included; also bounded by upstream's own
+	ResponseHeader time.Duration // last byte of the request until the answer's head, restarted by 1xx
+	StreamIdle     time.Duration // each byte either way
+	TunnelIdle     time.Duration // each byte either way, after an upgrade
+}
+
+// Rewrite changes what is forwarded, after routing. The zero value changes
+// nothing.
+type Rewrite struct {
+	StripPrefix string // removed from the front of the path, whole segments only
+	Host        string // replaces Host
+	Path        string // replaces the path
+}
+
+// Respond is an answer that weir gives itself.
+type Respond struct {
+	Status      int
+	ContentType string // empty: text/plain; charset=utf-8
+	Body        []byte
+}
+
+// Redirect answers with a Location made of the request's own URL, with the
+// parts set here replaced.
+type Redirect struct {
+	Status int    // 301, 302, 303, 307 or 308
+	Scheme string // empty: the request's
+	Host   string // empty: the request's
+	Port   int    // 0: the scheme's own if Scheme is set, else the request's
+	Path   string // replaces path and query; empty: the request's
+}
+
+// Edits change fields: remove first, then set, then add. Values must be valid
+// field values; names that concern framing or one hop are ignored.
+type Edits struct {
+	Remove   []string
+	Set, Add []Header
+}
+
+// Header is a field name and its value.
+type Header struct {
+	Name, Value string
+}
+
+func (e *Edits) apply(f *message.Fields) {
+	for _, name := range e.Remove {
+		f.RemoveName(name)
+	}
+	for i := range e.Set {
+		h := &e.Set[i]
+		f.RemoveName(h.Name)
+		f.Add(idOf(h.Name), h.Name, h.Value)
+	}
+	for i := range e.Add {
+		h := &e.Add[i]
+		f.Add(idOf(h.Name), h.Name, h.Value)
+	}
+}
+
+// Compile returns the edits without those that would change framing or what
+// concerns one hop only: a codec decides about these.
+func (e Edits) Compile() Edits {
+	var out Edits
+	for _, n := range e.Remove {
+		if !framing(idOf(n)) {
+			out.Remove = append(out.Remove, n)
+		}
+	}
+	for _, h := range e.Set {
+		if !framing(idOf(h.Name)) {
+			out.Set = append(out.Set, h)
+		}
+	}
+	for _, h := range e.Add {
+		if !framing(idOf(h.Name)) {
+			out.Add = append(out.Add, h)
+		}
+	}
+	return out
+}
+
+func framing(id message.FieldID) bool {
+	switch id {
+	case message.ContentLength, message.TransferEncoding, message.Connection, message.KeepAlive,
+		message.ProxyConnection, message.TE, message.Trailer, message.Upgrade, message.HTTP2Settings:
+		return true
+	default:
+		return false
+	}
+}
+
+// Limiter bounds the requests in flight on one route (a bulkhead). It is safe
+// for concurrent use and is kept from generation to generation.
+type Limiter struct {
+	max atomic.Int64
+	n   atomic.Int64
+}
+
+// NewLimiter returns a limiter; 0 or less means no limit.
+func NewLimiter(most int64) *Limiter {
+	l := &Limiter{}
+	l.SetMax(most)
+	return l
+}
+
+// SetMax changes the limit. Requests that are in flight stay.
+func (l *Limiter) SetMax(most int64) { l.max.Store(most) }
+
+// InFlight returns the requests in flight.
+func (l *Limiter) InFlight() int64 { return l.n.Load() }
+
+func (l *Limiter) acquire() bool {
+	n := l.n.Add(1)
+	if m := l.max.Load(); m > 0 && n > m {
+		l.n.Add(-1)
+		return false
+	}
+	return true
+}
+
+func (l *Limiter) release() { l.n.Add(-1) }
+
+// ClientInfo says who the client is. There is one per client connection (or per
+// stream of a multiplexed one); it carries what exchanges on it reuse, so one
+// exchange at a time may use it.
+type ClientInfo struct {
+	// Set before the first exchange.
+	Peer  netip.AddrPort // of the connection, or what its PROXY header said; invalid for unix sockets
+	Local netip.AddrPort // where it was accepted; invalid for unix sockets
+	TLS   bool
+
+	scratch clientScratch
+}

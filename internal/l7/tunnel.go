@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package l7
+
+import (
+	"errors"
+	"time"
+
+	"github.com/weirlb/weir/internal/clock"
+	"github.com/weirlb/weir/internal/message"
+	"github.com/weirlb/weir/internal/netconn"
+	"github.com/weirlb/weir/pool"
+)
+
+// tunnel is one open tunnel, so that the end of the process can cut it.
+type tunnel struct{ stop chan struct{} }
+
+// CutTunnels ends the open tunnels, spread evenly over the duration, and every
+// one that opens later at once. It returns when the last has been told.
+func (x *Exchanger) CutTunnels(spread time.Duration) {
+	x.mu.Lock()
+	x.tearing = true
+	open := make([]*tunnel, 0, len(x.tunnels))
+	for t := range x.tunnels {
+		open = append(open, t)
+	}
+	x.mu.Unlock()
+	for i, t := range open {
+		if i > 0 && spread > 0 {
+			time.Sleep(spread / time.Duration(len(open)))
+		}
+		x.mu.Lock()
+		if _, ok := x.tunnels[t]; ok {
+			delete(x.tunnels, t)
+			close(t.stop)
+		}
+		x.mu.Unlock()
+	}
+}
+
+// Tunnels returns the number of open tunnels.
+func (x *Exchanger) Tunnels() int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return len(x.tunnels)
+}
+
+func (x *Exchanger) enter() *tunnel {
+	t := &tunnel{stop: make(chan struct{})}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.tearing {
+		close(t.stop)
+	} else {
+		x.tunnels[t] = struct{}{}
+	}
+	return t
+}
+
+func (x *Exchanger) leave(t *tunnel) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	delete(x.tunnels, t)
+}
+
+// switchProtocols opens the tunnel after a backend's 101. Only WebSocket is
+// tunnelled: h2c and whatever else a client might ask for would carry requests
+// past weir's eyes, so their Upgrade never reaches a backend, and a 101 that
+// nobody asked for is no answer (the codec refuses it).
+func (e *exchange) switchProtocols() Failure {
+	if !e.req.WebSocket || !e.res.WebSocket {
+		return Failure{Fault: FaultBackend, Phase: PhaseAwait, Reason: message.UpgradeRefused, Kind: pool.Malformed, Detail: "101 to another protocol"}
+	}
+	e.prepareAnswer()
+	e.answered = true
+	e.rec.Status = 101
+	e.rec.Tunnel = true
+	if err := e.d.WriteHead(&e.res, nil, true); err != nil {
+		return writeFailure(PhaseRelay, err)
+	}
+	e.w.end() // the tunnel reads both sides
+	client, early := e.d.Takeover()
+	server, first := e.up.Takeover()
+	f := e.tunnel(client, server, early, first)
+	e.now = clock.Now()
+	_ = client.Close()
+	_ = server.Close()
+	e.up = nil
+	return f
+}
+
+// tunnel moves bytes until both ends have finished.
+func (e *exchange) tunnel(client, server *netconn.Conn, early, first []byte) Failure {
+	t := e.x.enter()
+	defer e.x.leave(t)
+	idle := e.rt.Timeouts.TunnelIdle
+	for _, c := range []*netconn.Conn{client, server} {
+		c.SetReadDeadline(0)
+		c.SetWriteDeadline(after(e.now, idle))
+	}
+	if len(first) > 0 {
+		if _, err := client.Write(first); err != nil {
+			return writeFailure(PhaseTunnel, err)
+		}
+		e.rec.BytesOut += int64(len(first))
+	}
+	if len(early) > 0 {
+		if _, err := server.Write(early); err != nil {
+			return upstreamFailure(PhaseTunnel, err, true)
+		}
+		e.body.read += int64(len(early))
+	}
+	toServer, toClient, err := netconn.Tunnel(client, server, idle, t.stop)
+	e.rec.BytesOut += toClient
+	e.body.read += toServer
+	return tunnelEnd(err)
+}
+
+// tunnelEnd names how a tunnel ended. Its end is never a failure of the backend
+// in the sense of health: it answered when it said 101. Which side hung up first
+// without a proper end says nothing about whose fault it was; the log tells the
+// side.
+func tunnelEnd(err error) Failure {
+	f := Failure{Phase: PhaseTunnel, Kind: pool.Success, Err: err}
+	var c *netconn.CopyError
+	switch {
+	case err == nil:
+	case errors.Is(err, netconn.ErrStopped):
+		f.Fault, f.Reason = FaultWeir, message.DrainCut
+	case errors.Is(err, netconn.ErrIdle):
+		f.Fault, f.Reason, f.Detail = FaultClient, message.StreamIdleTimeout, "tunnel_idle"
+	case errors.As(err, &c):
+		f.Fault, f.Reason, f.Detail = FaultClient, message.ClientAbort, "tunnel broken: "+c.Error()
+	default:
+		f.Fault, f.Reason = FaultClient, message.ClientAbort
+	}
+	return f
+}
