@@ -29,7 +29,8 @@ const (
 	logFlush     = 20 * time.Millisecond // a busy log is written this often, an idle one at once
 	logComplain  = time.Minute
 	logFilePerm  = 0o640
-	logEagerPart = 4 // a shard filled to 1/logEagerPart is written early
+	logKeep      = 16 << 10 // larger encoding buffers are not kept
+	logEagerPart = 4        // a shard filled to 1/logEagerPart is written early
 )
 
 // AccessLog writes one JSON object per request and line. Write never waits for
@@ -142,8 +143,10 @@ func (l *AccessLog) Write(r *Record) {
 	}
 	s.mu.Unlock()
 
-	*p = line
-	l.encode.Put(p)
+	if cap(line) <= logKeep {
+		*p = line
+		l.encode.Put(p)
+	}
 	switch {
 	case full:
 		l.dropped.Add(1)

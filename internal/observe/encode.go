@@ -6,10 +6,13 @@ import (
 	"strconv"
 	"time"
 	"unicode/utf8"
+
+	"github.com/weirlb/weir/internal/clock"
 )
 
 // Longest text that a line takes from a request; what is longer is cut and the
-// line says truncated. With them a line stays below 12 KiB, whatever is sent.
+// line says truncated. With them a line stays below 80 KiB, even where every
+// byte needs six for its escape.
 const (
 	maxLogPath = 4096
 	maxLogText = 512
@@ -20,7 +23,7 @@ const (
 func appendRecord(b []byte, r *Record, query bool) []byte {
 	cut := false
 	b = append(b, `{"time":"`...)
-	b = appendTime(b, r.Start)
+	b = appendTime(b, clock.Time(r.Start))
 	b = append(b, '"')
 	b = text(b, `,"listener":"`, r.Listener, maxLogText, &cut)
 	b = text(b, `,"route":"`, r.Route, maxLogText, &cut)

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/weirlb/weir/balance"
 	"github.com/weirlb/weir/internal/message"
 )
 
@@ -25,8 +26,8 @@ type Record struct {
 	RequestID []byte
 	ClientIP  netip.Addr // after trusted forwarding headers were believed
 
-	Start        time.Time // wall clock, when the head was complete (clock.Time of the instant)
-	Major, Minor uint8     // HTTP version spoken by the client
+	Start        balance.Instant // when the head was complete
+	Major, Minor uint8           // HTTP version spoken by the client
 	TLS          bool
 	Tunnel       bool // switched protocols: Total is the tunnel's life and enters no latency histogram
 
