@@ -29,11 +29,11 @@ const (
 // compares 32 (more gains nothing measurable) unless the set has no more
 // members than that, up to 256; then it is the exact minimum of least_request.
 //
-// A member below full share which wins is accepted with that share, else the
-// next best of the hand is considered, then further draws. With more than two
-// choices an idle newcomer would win more than the 2/n of the picks that two
-// choices give it, so its share s is scaled down, by nothing at s = 1 and to
-// 2/choices as s goes to 0.
+// A member below full share which wins is accepted with that share s, else the
+// next best of the hand is considered, then further draws. Among c > 2 choices an
+// idle newcomer would win more than the 2/n of the picks that two choices give
+// it, so when it is as light as t of them, itself included, it is accepted with
+// min(s, s/(1-s) x max(t, 2)/c).
 func NewP2C(choices int) Policy { return p2cPolicy{max(choices, 2)} }
 
 type p2cPolicy struct{ choices int }
@@ -124,23 +124,33 @@ func (p *p2c) deal(r *Request) (*Backend, bool) {
 				at = k
 			}
 		}
-		b := p.slots[h.members[at]].backend
-		if dealt == 1 || p.admitsWinner(b, &d, r.Now) {
-			return b, true
+		if dealt == 1 || p.admitsWinner(&h, at, dealt, &d, r.Now) {
+			return p.slots[h.members[at]].backend, true
 		}
 		h.remove(at)
 	}
 	return p.spin(&d, r)
 }
 
-// admitsWinner is admits for a member that won among p.choices.
-func (p *p2c) admitsWinner(b *Backend, d *dice, now Instant) bool {
-	s := p.relativeShare(b, now)
+// admitsWinner throws the coin for the member at a place of the hand, which has
+// the least load of it. See NewP2C for more than two choices.
+func (p *p2c) admitsWinner(h *hand, at, dealt int, d *dice, now Instant) bool {
+	winner := int(h.members[at])
+	s := p.relativeShare(p.slots[winner].backend, now)
 	if s >= 1 {
 		return true
 	}
-	f := 2 / float64(p.choices)
-	return d.unit() < s*(f+(1-f)*s*s)
+	chance := s
+	if dealt > 2 {
+		ties := 0
+		for _, i := range h.list() {
+			if !p.lighter(winner, int(i), now) {
+				ties++
+			}
+		}
+		chance = min(s, s/(1-s)*float64(max(ties, 2))/float64(dealt))
+	}
+	return d.unit() < chance
 }
 
 // drawHand draws p.choices distinct members of the best standing there is, or

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package balance_test
+
+import (
+	"testing"
+
+	"github.com/weirlb/weir/balance"
+	"github.com/weirlb/weir/balance/balancetest"
+)
+
+func TestConformance(t *testing.T) {
+	eachPolicy(func(name string, build func() balance.Policy) {
+		t.Run(name, func(t *testing.T) { balancetest.Policy(t, build) })
+	})
+	for name, choices := range map[string]int{"p2c of 3": 3, "p2c of all": 1 << 20} {
+		t.Run(name, func(t *testing.T) {
+			balancetest.Policy(t, func() balance.Policy { return balance.NewP2C(choices) })
+		})
+	}
+}
