@@ -69,7 +69,8 @@ func (t *Target) dial(now, deadline balance.Instant, abort <-chan struct{}) (*Co
 	} else {
 		c.nc = netconn.New(nc)
 	}
-	c.nc.SetOnClose(func() { t.open.Add(-1) })
+	c.nc.SetOnClose(func() { t.left(c.nc) })
+	t.joined(c.nc)
 	if t.tls != nil {
 		if err := t.handshake(c.nc, earlier(deadline, clock.Now(), t.opt.TLSTimeout), abort); err != nil {
 			_ = c.nc.Close() // the handshake's error is the one that counts

@@ -41,8 +41,9 @@ type Target struct {
 	turn          atomic.Uint32 // of Options.Bind
 	good          atomic.Pointer[netip.Addr]
 
-	mu       sync.Mutex // guards the rest; taken before a Poller's lock
-	idle     []*Conn    // the most recently used last
+	mu       sync.Mutex                 // guards the rest; taken before a Poller's lock
+	idle     []*Conn                    // the most recently used last
+	all      map[*netconn.Conn]struct{} // open ones, those on loan included
 	draining bool
 	closed   bool
 	sweeping bool // timer is set
