@@ -191,8 +191,8 @@ func parsePatch(body []byte) (Patch, error) {
 		if err != nil || t <= 0 {
 			return Patch{}, fmt.Errorf("deadline is %q: use a duration such as 30s", *in.Deadline)
 		}
-		if p.Admin != "draining" {
-			return Patch{}, errors.New("deadline goes with admin: draining")
+		if p.Admin != "draining" && p.Admin != "disabled" {
+			return Patch{}, errors.New("deadline goes with admin: draining or disabled")
 		}
 		p.Deadline = t
 	}
