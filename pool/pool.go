@@ -3,41 +3,238 @@
 package pool
 
 import (
+	"math"
+	"sync"
+	"sync/atomic"
+
 	"github.com/weirlb/weir/balance"
+	"github.com/weirlb/weir/health"
 )
 
-// Pool is one group of backends.
+// Pool is one group of backends. Make one with New; all methods are safe for
+// concurrent use. Lock order: mu, then queue.mu; inMu is a leaf.
 type Pool struct {
-	cfg Config
+	// Constant after New.
+	cfg     Config
+	driver  Driver
+	now     func() balance.Instant
+	limited bool // there are limits, so requests may wait
+	wakeup  chan struct{}
+	quit    chan struct{}
+	stopped chan struct{}
+
+	// Read by every request, written seldom.
+	view       atomic.Pointer[view]
+	mean       atomic.Int64 // nanoseconds, by which failed attempts are charged
+	twoClients atomic.Bool  // requests of two client addresses were seen in this window
+	client     atomic.Uint64
+	ready      atomic.Bool
+	marked     atomic.Pointer[member] // members with marks, a stack
+	builds     atomic.Uint64
+
+	_        [64]byte
+	inFlight atomic.Int64 // only with Limits.PoolRequests
+	_        [56]byte
+	budget   budget
+	queue    queue
+
+	inMu  sync.Mutex
+	inbox []event // results of probes
+
+	mu      sync.Mutex
+	core    core
+	outbox  []effect        // for the driver, executed by whoever runs Advance
+	wakeAt  balance.Instant // when time must be looked at again
+	hasWake bool
+	started bool
+	closed  bool
 }
 
-// New returns a pool without members.
-func New(cfg Config, d Driver, now func() balance.Instant) *Pool { return &Pool{cfg: cfg} }
-
-func (p *Pool) Start()                               {}
-func (p *Pool) Close()                               {}
-func (p *Pool) Update(specs []Spec)                  {}
-func (p *Pool) Override(id string, o Override) error { return ErrUnknownBackend }
-func (p *Pool) Ready() bool                          { return false }
-func (p *Pool) Snapshot() Snapshot                   { return Snapshot{} }
+// New returns a pool without members. It answers picks with NoBackend until
+// the first Update. now is the clock, read by the pool's goroutine and by the
+// methods that are not called per request; it must not go back.
+func New(cfg Config, d Driver, now func() balance.Instant) *Pool {
+	if cfg.Policy == nil {
+		cfg.Policy = balance.NewP2C(2)
+	}
+	p := &Pool{
+		cfg: cfg, driver: d, now: now,
+		limited: cfg.Limits.BackendRequests > 0 || cfg.Limits.PoolRequests > 0,
+		wakeup:  make(chan struct{}, 1),
+		quit:    make(chan struct{}),
+		stopped: make(chan struct{}),
+	}
+	p.budget.init(&p.cfg.Retry)
+	p.core = core{
+		cfg: &p.cfg, hot: p, attach: p.attach,
+		byID: map[string]*member{}, leaving: map[string]*member{}, overrides: map[string]*override{},
+	}
+	p.build(&publication{admit: 1})
+	return p
+}
 
 // Config returns what New was given.
-func (p *Pool) Config() Config                            { return p.cfg }
-func (p *Pool) Pick(l *Lease, r *balance.Request) Refusal { return NoBackend }
-func (p *Pool) Wait(l *Lease, r *balance.Request, deadline balance.Instant, abort <-chan struct{}) Refusal {
-	return NoBackend
+func (p *Pool) Config() Config { return p.cfg }
+
+// attach makes a member.
+func (p *Pool) attach(s Spec) *member {
+	m := &member{p: p, b: balance.NewBackend(s.ID, s.URL)}
+	m.lastGood.Store(math.MinInt64)
+	m.lastConn.Store(math.MinInt64)
+	m.probed.Store(math.MinInt64)
+	m.b.SetAttachment(p.driver.Attach(m.b))
+	return m
 }
-func (p *Pool) Next(now balance.Instant, rr *RetryRules, t *Try, f Failure, rnd uint64) Decision {
-	return Decision{}
+
+// Update replaces the membership. Backends are identified by id and address:
+// known ones keep all that is known of them, those missing finish what is in
+// flight, and one that comes back in that time is revived. New backends are
+// published before Update returns unless a publication less than 100 ms ago
+// puts them off.
+func (p *Pool) Update(specs []Spec) {
+	p.mu.Lock()
+	if !p.closed {
+		p.step(event{kind: evUpdate, specs: specs})
+	}
+	p.mu.Unlock()
+	p.poke()
 }
-func (p *Pool) BeginRequest(now balance.Instant) {}
 
-// Lease is a reserved slot.
-type Lease struct{ b *balance.Backend }
+// Override puts the operator's word about a backend into force at once. It
+// outlives Update, also while the backend is away. An id that the pool does not
+// hold is ErrUnknownBackend.
+func (p *Pool) Override(id string, o Override) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.core.byID[id] == nil {
+		return ErrUnknownBackend
+	}
+	p.step(event{kind: evOverride, id: id, override: o})
+	p.poke()
+	return nil
+}
 
-// Backend returns the backend, nil when the lease is free.
-func (l *Lease) Backend() *balance.Backend { return l.b }
-func (l *Lease) Done(o Outcome)            {}
+// Ready reports that the first round of probes is over or 5 s have passed.
+func (p *Pool) Ready() bool { return p.ready.Load() }
 
-// LeaseBugs counts second Dones.
-func LeaseBugs() uint64 { return 0 }
+// Advance does what is due: results of probes, thresholds that requests
+// crossed, timers; then it calls the Driver. It returns when it wants to be
+// called again at the latest; false when only an event can give it work. The
+// pool's goroutine calls it; a simulation without Start calls it instead. Not
+// to be called concurrently.
+func (p *Pool) Advance() (next balance.Instant, ok bool) {
+	p.inMu.Lock()
+	inbox := p.inbox
+	p.inbox = nil
+	p.inMu.Unlock()
+
+	p.mu.Lock()
+	for i := range inbox {
+		p.step(inbox[i])
+	}
+	for m := p.marked.Swap(nil); m != nil; {
+		rest := m.next
+		m.next = nil
+		p.step(event{kind: evCrossed, m: m, marks: m.marks.Swap(0)})
+		m = rest
+	}
+	p.step(event{kind: evTick})
+	out := p.outbox
+	p.outbox = nil
+	next, ok = p.wakeAt, p.hasWake
+	p.mu.Unlock()
+
+	for i := range out {
+		p.execute(&out[i])
+	}
+	return next, ok
+}
+
+// step runs one event through the core; mu is held. What requests must see at
+// once happens here, what the driver has to do is left for Advance.
+func (p *Pool) step(ev event) {
+	now := p.now()
+	kick := false
+	for _, e := range p.core.step(now, ev) {
+		switch e.kind {
+		case doPublish:
+			p.build(e.publish)
+		case doKick:
+			kick = true
+		case doWake:
+			p.wakeAt, p.hasWake = e.at, true
+		default:
+			p.outbox = append(p.outbox, e)
+		}
+	}
+	if p.core.ready && !p.ready.Load() {
+		p.ready.Store(true)
+	}
+	if kick && p.queue.length.Load() != 0 {
+		p.kick(now)
+	}
+}
+
+// build makes a publication what requests read.
+func (p *Pool) build(pub *publication) {
+	set := func(i int, members []balance.Member) balance.Picker {
+		return p.cfg.Policy.Build(balance.NewSet(members, p.cfg.Instance, pub.panicked[i]))
+	}
+	v := &view{
+		first: set(0, pub.first), members: pub.members,
+		admit: pub.admit, panicked: pub.panicked[0] || pub.panicked[1],
+	}
+	if len(pub.second) > 0 {
+		v.second = set(1, pub.second)
+	}
+	v.index()
+	p.view.Store(v)
+	p.builds.Add(1)
+}
+
+// execute carries out one effect that is the driver's.
+func (p *Pool) execute(e *effect) {
+	switch e.kind {
+	case doProbe:
+		m := e.m
+		p.driver.Probe(m.b, p.cfg.Active.Timeout, func(r health.ProbeResult) {
+			p.inMu.Lock()
+			p.inbox = append(p.inbox, event{kind: evProbe, m: m, result: r})
+			first := len(p.inbox) == 1
+			p.inMu.Unlock()
+			if first {
+				p.poke()
+			}
+		})
+	case doCloseIdle:
+		p.driver.CloseIdle(e.m.b)
+	case doGone:
+		p.driver.Gone(e.m.b)
+	case doNotice:
+		p.driver.Notice(e.notice)
+	}
+}
+
+// poke makes the pool's goroutine look. It never blocks.
+func (p *Pool) poke() {
+	select {
+	case p.wakeup <- struct{}{}:
+	default:
+	}
+}
+
+// seeClient notes the client address of an answer until two were seen.
+func (p *Pool) seeClient(c uint64) {
+	if c == 0 {
+		return
+	}
+	if first := p.client.Load(); first != c && (first != 0 || !p.client.CompareAndSwap(0, c)) {
+		p.twoClients.Store(true)
+	}
+}
+
+// forgetClients begins a new window and returns whether the last one saw two.
+func (p *Pool) forgetClients() bool {
+	p.client.Store(0)
+	return p.twoClients.Swap(false)
+}

@@ -94,3 +94,108 @@ type Decision struct {
 	After            time.Duration // wait so long before the attempt
 	Why              DecisionWhy
 }
+
+// Next records in t that an attempt failed and decides whether there is
+// another one (S5 of the semantics):
+//
+//   - a redispatch, when no byte of the request was put on a backend: free,
+//     immediate, bounded by Attempts;
+//   - one more on the same backend over a fresh connection, when a reused one
+//     turned out dead: once per exchange, whatever Attempts says;
+//   - a retry, when bytes were sent and the request may be replayed: after a
+//     backoff, and only if the pool's budget has room for it, which is spent.
+//
+// rnd is 64 random bits for the backoff's jitter. The whole request's deadline
+// is the caller's business: an attempt that cannot finish in time is not made.
+func (p *Pool) Next(now balance.Instant, rr *RetryRules, t *Try, f Failure, rnd uint64) Decision {
+	if t.N == 0 && !t.Stale {
+		t.FirstFailed = now
+	}
+	if f.Kind == ClientFault || f.Kind == Canceled {
+		t.N++
+		return Decision{Why: NotListed}
+	}
+	if f.Stale && !t.Stale && (!f.Sent || f.Replayable) {
+		t.Stale = true
+		if f.Sent {
+			p.budget.spend(now, true) // counted, so that others yield, never refused
+		}
+		return Decision{Again: true, Redispatch: !f.Sent, SameBackendFresh: true}
+	}
+	t.N++
+	redispatch := !f.Sent && f.Kind != Success
+	if why := rr.forbid(f, redispatch); why != WhyNone {
+		return Decision{Why: why}
+	}
+	if t.N >= rr.Attempts {
+		return Decision{Why: Attempts}
+	}
+	if redispatch {
+		return Decision{Again: true, Redispatch: true}
+	}
+	if f.Kind == Success && f.Status == 503 && f.RetryAfter {
+		if t.RetryAfterUsed || !p.headroomBeside(f.Backend) {
+			return Decision{Why: NoneBetter}
+		}
+	}
+	after := p.backoff(t.Retries, rnd)
+	if rr.Within > 0 && now.Add(after).Sub(t.FirstFailed) > rr.Within {
+		return Decision{Why: Within}
+	}
+	if !p.budget.spend(now, false) {
+		return Decision{Why: BudgetEmpty}
+	}
+	t.Retries++
+	t.RetryAfterUsed = t.RetryAfterUsed || f.RetryAfter
+	return Decision{Again: true, After: after}
+}
+
+// forbid returns why the route does not try again after f.
+func (rr *RetryRules) forbid(f Failure, redispatch bool) DecisionWhy {
+	if redispatch {
+		return WhyNone
+	}
+	listed := false
+	switch f.Kind {
+	case Success:
+		listed = rr.OnStatus.Has(f.Status)
+	case Reset:
+		listed = rr.OnReset
+	case Malformed:
+		listed = rr.OnReset || rr.OnStatus.Has(502)
+	case ResponseTimeout:
+		listed = rr.OnStatus.Has(504)
+	}
+	switch {
+	case !listed:
+		return NotListed
+	case !f.Replayable:
+		return NotReplayable
+	default:
+		return WhyNone
+	}
+}
+
+// backoff returns a random time up to Base x 2^n, at most Max ("full jitter").
+func (p *Pool) backoff(n int, rnd uint64) time.Duration {
+	c := &p.cfg.Retry
+	most := c.Base << min(n, 20)
+	if c.Max > 0 {
+		most = min(most, c.Max)
+	}
+	return time.Duration(unit(rnd) * float64(max(most, 0)))
+}
+
+// headroomBeside reports whether a backend other than b has a share above 0.5.
+func (p *Pool) headroomBeside(b *balance.Backend) bool {
+	n := 0
+	for _, m := range p.view.Load().members {
+		if m.b == b || m.b.Admin() != balance.Enabled || m.b.Share() <= 0.5 {
+			continue
+		}
+		if n++; b != nil || n > 1 {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/weirlb/weir/balance"
+)
+
+const (
+	budgetSlots   = 10 // parts of the window
+	budgetStripes = 4  // counters of one part, so that cores do not fight over one line
+)
+
+// budget counts requests and retries over a sliding window of ten parts. It is
+// lock-free; at the turn of a part a few counts may be lost.
+type budget struct {
+	share    float64
+	floor    float64 // retries in a window that are always allowed
+	part     time.Duration
+	requests atomic.Uint64 // of parts that are over and gone
+	retries  atomic.Uint64 // granted since the start
+	slots    [budgetSlots + 1]budgetSlot
+}
+
+type budgetSlot struct {
+	part     atomic.Int64 // which part of the time line the slot counts
+	retries  atomic.Int64
+	_        [48]byte
+	requests [budgetStripes]struct {
+		n atomic.Int64
+		_ [56]byte
+	}
+}
+
+func (b *budget) init(c *Budget) {
+	window := c.Window
+	if window <= 0 {
+		window = 10 * time.Second
+	}
+	b.share = c.Share
+	b.floor = c.MinPerSecond * window.Seconds()
+	b.part = max(window/budgetSlots, 1)
+	for i := range b.slots {
+		b.slots[i].part.Store(-1 << 62)
+	}
+}
+
+// slot returns the slot for now, emptied when its part has passed.
+func (b *budget) slot(now balance.Instant) *budgetSlot {
+	part := int64(now) / int64(b.part)
+	s := &b.slots[uint64(part)%uint64(len(b.slots))]
+	if old := s.part.Load(); old != part && old < part && s.part.CompareAndSwap(old, part) {
+		var n int64
+		for i := range s.requests {
+			n += s.requests[i].n.Swap(0)
+		}
+		b.requests.Add(uint64(n))
+		s.retries.Store(0)
+	}
+	return s
+}
+
+// begin counts one client request. The stripe is chosen by the time's low
+// bits, which differ between cores as well as anything at hand.
+func (b *budget) begin(now balance.Instant) {
+	b.slot(now).requests[uint64(now)>>4%budgetStripes].n.Add(1)
+}
+
+// sums returns what the window holds.
+func (b *budget) sums(now balance.Instant) (requests, retries int64) {
+	part := int64(now) / int64(b.part)
+	for i := range b.slots {
+		s := &b.slots[i]
+		if p := s.part.Load(); p <= part-budgetSlots || p > part {
+			continue
+		}
+		retries += s.retries.Load()
+		for j := range s.requests {
+			requests += s.requests[j].n.Load()
+		}
+	}
+	return requests, retries
+}
+
+func (b *budget) allowed(requests int64) float64 {
+	return max(b.share*float64(requests), b.floor)
+}
+
+// spend takes one retry, or refuses. With force it is taken in any case.
+func (b *budget) spend(now balance.Instant, force bool) bool {
+	s := b.slot(now)
+	s.retries.Add(1)
+	if requests, retries := b.sums(now); !force && float64(retries) > b.allowed(requests) {
+		s.retries.Add(-1)
+		return false
+	}
+	b.retries.Add(1)
+	return true
+}
+
+// remaining returns the part of the budget that is left, 0..1.
+func (b *budget) remaining(now balance.Instant) float64 {
+	requests, retries := b.sums(now)
+	allowed := b.allowed(requests)
+	if allowed <= 0 {
+		return 0
+	}
+	return min(max(1-float64(retries)/allowed, 0), 1)
+}
+
+// total returns all requests counted since the start.
+func (b *budget) total() uint64 {
+	n := b.requests.Load()
+	for i := range b.slots {
+		for j := range b.slots[i].requests {
+			n += uint64(b.slots[i].requests[j].n.Load())
+		}
+	}
+	return n
+}
+
+// BeginRequest counts one client request, whatever becomes of it: the retry
+// budget is a share of these. It is called once per request, not per attempt.
+func (p *Pool) BeginRequest(now balance.Instant) { p.budget.begin(now) }

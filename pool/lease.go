@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"sync/atomic"
+
+	"github.com/weirlb/weir/balance"
+)
+
+// Lease is a reserved slot on one backend. The zero value is free. It is owned
+// by one exchange, reused from attempt to attempt and never copied while it is
+// held; its methods are not safe for concurrent use.
+type Lease struct {
+	m     *member
+	began balance.Instant
+}
+
+// leaseBugs counts broken promises about leases, of all pools of the process.
+var leaseBugs atomic.Uint64
+
+// LeaseBugs returns how often a lease was finished twice, or taken while held,
+// in this process. Anything but zero is a bug in the data plane.
+func LeaseBugs() uint64 { return leaseBugs.Load() }
+
+// Backend returns the backend that the slot is on, nil when the lease is free.
+func (l *Lease) Backend() *balance.Backend {
+	if l.m == nil {
+		return nil
+	}
+	return l.m.b
+}
+
+// Held reports whether the lease holds a slot.
+func (l *Lease) Held() bool { return l.m != nil }
+
+// Done gives the slot back and tells how the attempt went. A second Done does
+// nothing and is counted by LeaseBugs. It takes no lock unless requests wait
+// for a slot, and never allocates.
+func (l *Lease) Done(o Outcome) {
+	m := l.m
+	if m == nil {
+		leaseBugs.Add(1)
+		return
+	}
+	l.m = nil
+	m.observe(l.began, &o)
+	p := m.p
+	if !p.limited {
+		m.b.Release()
+	} else {
+		p.giveBack(m, o.Now)
+	}
+	if m.mode.Load()&modeWatch != 0 && m.b.InFlight() == 0 {
+		m.mark(markEmpty)
+	}
+}
+
+// Pick reserves a slot on the backend that the policy chooses and leaves it in
+// l, or says why there is none. r.Rand, Now and Tried are the caller's; r is
+// not changed. On Full, Wait may be called. It takes no lock, reads no clock
+// and never allocates.
+func (p *Pool) Pick(l *Lease, r *balance.Request) Refusal {
+	if l.m != nil {
+		leaseBugs.Add(1)
+		l.drop()
+	}
+	if p.limited {
+		return p.pickLimited(l, r)
+	}
+	v := p.view.Load()
+	if v.second == nil && v.admit >= 1 {
+		if b, ok := v.first.Pick(*r); ok && p.reserve(v, l, r, b) {
+			return Granted
+		}
+	}
+	got, _ := p.pickSlow(l, r)
+	return got
+}
+
+// drop gives a slot back without telling anything.
+func (l *Lease) drop() {
+	l.Done(Outcome{Now: l.began, Kind: Canceled})
+}
+
+// pickLimited is Pick in a pool with limits. While others wait, newcomers are
+// not even asked: the queue is first come, first served.
+func (p *Pool) pickLimited(l *Lease, r *balance.Request) Refusal {
+	if p.queue.length.Load() != 0 {
+		return Full
+	}
+	got, stirred := p.admit(l, r)
+	if stirred && p.queue.length.Load() != 0 {
+		// For a moment a slot was held that is not kept. A waiter may have been
+		// refused for it.
+		p.kick(r.Now)
+	}
+	return got
+}
+
+// admit picks under the pool's own limit. stirred says that a slot was taken
+// and given back on the way.
+func (p *Pool) admit(l *Lease, r *balance.Request) (got Refusal, stirred bool) {
+	most := p.cfg.Limits.PoolRequests
+	if most <= 0 {
+		return p.pickSlow(l, r)
+	}
+	if p.inFlight.Load() >= most {
+		return Full, false
+	}
+	if p.inFlight.Add(1) > most {
+		p.inFlight.Add(-1)
+		return Full, true
+	}
+	if got, stirred = p.pickSlow(l, r); got != Granted {
+		p.inFlight.Add(-1)
+		stirred = true
+	}
+	return got, stirred
+}
+
+// pickSlow is Pick with all its turns; the pool's own slot is the caller's.
+func (p *Pool) pickSlow(l *Lease, r *balance.Request) (got Refusal, stirred bool) {
+	v := p.view.Load()
+	if v.admit < 1 && unit(r.Rand) >= v.admit {
+		return Shed, false
+	}
+	for range 4 {
+		b, ok := v.pick(r)
+		switch {
+		case !ok && len(v.members) == 0:
+			return NoBackend, stirred
+		case !ok:
+			return AllBroken, stirred
+		case b.Full():
+			// Policies put those with room first, so there is none; a policy
+			// that does not is given one more chance.
+			if p.elsewhere(v, l, r, b) {
+				return Granted, stirred
+			}
+			return Full, true
+		case p.reserve(v, l, r, b):
+			return Granted, stirred
+		}
+		stirred = true
+		v = p.view.Load()
+	}
+	return Full, stirred
+}
+
+// reserve takes a slot on b into l, unless it has just been filled, drained or
+// removed. Reserve first, then look: whoever drains or removes a backend looks
+// at its in-flight count after having said so. One of the two sees the other.
+func (p *Pool) reserve(v *view, l *Lease, r *balance.Request, b *balance.Backend) bool {
+	if !b.Reserve() {
+		return false
+	}
+	if b.Admin() == balance.Enabled {
+		if m := v.find(b); m != nil {
+			l.m, l.began = m, r.Now
+			return true
+		}
+	}
+	b.Release()
+	return false
+}
+
+// elsewhere picks with a full backend counted as tried.
+func (p *Pool) elsewhere(v *view, l *Lease, r *balance.Request, full *balance.Backend) bool {
+	again := *r
+	again.Tried.Add(full.Hash())
+	b, ok := v.pick(&again)
+	return ok && !b.Full() && !b.Unreachable() && !again.Tried.Has(b.Hash()) && p.reserve(v, l, r, b)
+}
+
+// unit maps 64 random bits to [0, 1), independently of how policies use them.
+func unit(rnd uint64) float64 { return float64(mix(rnd^0x5ee5a11e)>>11) / (1 << 53) }
+
+// mix is the finalizer of splitmix64 (Steele, Lea and Flood, OOPSLA 2014).
+func mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}

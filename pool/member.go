@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/weirlb/weir/balance"
+	"github.com/weirlb/weir/health"
+)
+
+// member is one backend of a pool: what requests write, and what the core
+// knows. Whoever touches which field is said above each group.
+type member struct {
+	// Constant after construction.
+	b   *balance.Backend
+	p   *Pool
+	seq uint64 // in order of first appearance
+	key string // id and address
+
+	// Written by the core, read by Done. Kept off the line that Done writes.
+	mode    atomic.Uint32 // modeX flags
+	since   atomic.Int64  // outcomes of attempts begun before are ignored
+	probed  atomic.Int64  // when the last probe started
+	badFrom atomic.Uint64 // value of serverErrors when the window began
+
+	// Written by Done on the slow path only.
+	marks     atomic.Uint32 // markX flags that the core has not consumed
+	next      *member       // in the list of marked members; owned by who set the first mark, then by the core
+	lastConn  atomic.Int64  // when a connection attempt failed last
+	connCause atomic.Uint32 // and why
+	shareAsk  atomic.Bool   // the rule for 5xx shares is being looked at
+	errClient atomic.Uint64 // first client address that saw a 5xx in this window
+	errTwo    atomic.Bool   // a second one did
+
+	_ [64]byte
+	// Written by every Done.
+	answers      atomic.Uint64 // final answers of any status
+	latency      atomic.Uint64 // nanoseconds to the first byte, summed over answers
+	lastGood     atomic.Int64  // when the latest attempt that succeeded began
+	run          atomic.Uint64 // low half: bad answers in a row; high half: failed connection attempts in a row
+	serverErrors atomic.Uint64 // 5xx that are the application's own
+	failed       atomic.Uint64 // answers of 500 and above
+	faults       atomic.Uint64 // attempts without an answer, by the backend's fault
+	others       atomic.Uint64 // attempts without an answer, not its fault
+	goodRun      atomic.Uint32 // real successes on probation
+	hist         histogram
+
+	core coreState
+}
+
+// Flags in member.mode.
+const (
+	modeAccused   = 1 << iota // suspect or unreachable: an answer proves otherwise
+	modeProbation             // count real successes; one failure ends it
+	modeShare                 // the ejection was for a share of 5xx
+	modeWatch                 // tell the core when nothing is in flight
+	modeOut                   // broken or ejected: more failures are no news
+	modeFact                  // the core knows that connections fail
+)
+
+// Flags in member.marks: thresholds crossed.
+const (
+	markBad       = 1 << iota // Passive.Consecutive bad answers in a row
+	markConnect               // a connection attempt failed
+	markShare                 // the share of 5xx may be too large
+	markProven                // Rise real successes on probation
+	markRelapse               // a failure on probation
+	markReachable             // an accused backend answered
+	markEmpty                 // nothing is in flight
+)
+
+// coreState is what the core knows of a member. Guarded by Pool.mu.
+type coreState struct {
+	spec      Spec
+	weight    uint32 // in force
+	leaving   bool
+	gone      bool
+	backup    bool
+	health    health.Machine
+	class     class
+	floored   bool
+	since     balance.Instant // when it was added
+	round     bool            // its first probe is awaited by Ready
+	timers    [timerKinds]timer
+	last      Check
+	probing   bool
+	again     bool // a probe must follow the one under way at once
+	started   balance.Instant
+	probes    uint64          // started so far, feeds the jitter
+	accused   balance.Instant // when real traffic made it suspect
+	byWork    bool            // it is suspect by real traffic
+	fact      balance.Instant // when a connection attempt failed last
+	hasFact   bool
+	drain     bool // takes no new work, by the operator's word or removal
+	unempty   bool // and had work in flight then
+	deadline  balance.Instant
+	outByWork bool // counted in core.outByWork
+	notReady  bool // counted among those that turned not_ready lately
+	watched   bool // on the list for the rule of 5xx shares
+
+	// Figures at the last statistics ticks.
+	seenAnswers, seenLatency uint64
+	ewma                     float64 // nanoseconds
+	base                     [2]tally
+	errTwoBefore             bool
+	hist                     *[2]histogramCopy
+}
+
+// tally is what the rule for 5xx shares counts.
+type tally struct{ answers, bad uint64 }
+
+func (m *member) tally() tally { return tally{m.answers.Load(), m.serverErrors.Load()} }
+
+// mark tells the core once about a threshold that was crossed.
+func (m *member) mark(v uint32) {
+	if m.marks.Load()&v != 0 || m.marks.Or(v) != 0 {
+		return // known, or already on the list
+	}
+	p := m.p
+	for {
+		head := p.marked.Load()
+		m.next = head
+		if p.marked.CompareAndSwap(head, m) {
+			if head == nil {
+				p.poke()
+			}
+			return
+		}
+	}
+}
+
+// observe learns from one outcome. It is the hot half of Done.
+func (m *member) observe(began balance.Instant, o *Outcome) {
+	if o.Kind != Success {
+		m.failure(began, o)
+		return
+	}
+	first := o.FirstByte
+	if first <= 0 {
+		first = max(o.Total, 0)
+	}
+	m.answers.Add(1)
+	m.latency.Add(uint64(first))
+	m.hist.add(first)
+	if !m.p.twoClients.Load() {
+		m.p.seeClient(o.Client)
+	}
+	if o.Status >= 500 {
+		m.badAnswer(began, o)
+		return
+	}
+	if int64(began) < m.since.Load() {
+		return
+	}
+	if m.run.Load() != 0 {
+		m.run.Store(0)
+	}
+	// The core asks for two things: whether a success began after a given
+	// probe was sent, and (where the driver sent it later) after about then.
+	if last := m.lastGood.Load(); int64(began) > last &&
+		(last <= m.probed.Load() || int64(began)-last > int64(time.Millisecond)) {
+		m.lastGood.Store(int64(began))
+	}
+	if mode := m.mode.Load(); mode != 0 {
+		m.goodWhile(mode)
+	}
+}
+
+// goodWhile takes an answer below 500 of a backend that is being watched.
+func (m *member) goodWhile(mode uint32) {
+	if mode&modeAccused != 0 {
+		m.mark(markReachable)
+	}
+	if mode&modeProbation != 0 && int(m.goodRun.Add(1)) >= max(m.p.cfg.Active.Rise, 1) {
+		m.mark(markProven)
+	}
+}
+
+// badAnswer takes an answer of 500 or above.
+func (m *member) badAnswer(began balance.Instant, o *Outcome) {
+	m.failed.Add(1)
+	m.charge(o)
+	if int64(began) < m.since.Load() || !m.p.cfg.Passive.Enabled {
+		return
+	}
+	mode := m.mode.Load()
+	if mode&modeAccused != 0 {
+		m.mark(markReachable)
+	}
+	if m.run.Load()>>32 != 0 {
+		m.run.And(1<<32 - 1) // it can be connected to
+	}
+	switch health.Judge(o.Status, o.RetryAfter) {
+	case health.Bad:
+		m.bad(mode)
+	case health.ServerError:
+		m.run.And(^uint64(1<<32 - 1)) // no longer in a row
+		m.serverError(mode, o)
+	}
+}
+
+// bad counts a failure that ejects when it comes in a row.
+func (m *member) bad(mode uint32) {
+	run := uint32(m.run.Add(1))
+	switch {
+	case mode&modeOut != 0:
+	case mode&modeProbation != 0:
+		m.mark(markRelapse)
+	case m.p.cfg.Passive.Consecutive > 0 && int(run) >= m.p.cfg.Passive.Consecutive:
+		m.mark(markBad)
+	}
+}
+
+// serverError counts a 5xx that is the application's own.
+func (m *member) serverError(mode uint32, o *Outcome) {
+	n := m.serverErrors.Add(1)
+	if c := o.Client; c != 0 && !m.errTwo.Load() {
+		if first := m.errClient.Load(); first != c && (first != 0 || !m.errClient.CompareAndSwap(0, c)) {
+			m.errTwo.Store(true)
+		}
+	}
+	switch {
+	case mode&modeOut != 0:
+	case mode&(modeProbation|modeShare) == modeProbation|modeShare:
+		m.mark(markRelapse)
+	case n-m.badFrom.Load() >= health.ShareAnswers*health.ShareBad && !m.shareAsk.Load():
+		if m.shareAsk.CompareAndSwap(false, true) {
+			m.mark(markShare)
+		}
+	}
+}
+
+// failure takes an outcome without an answer.
+func (m *member) failure(began balance.Instant, o *Outcome) {
+	switch o.Kind {
+	case ClientFault, LocalFault, Canceled:
+		m.others.Add(1)
+		return
+	case Reset:
+		if o.Stale || !o.Sent {
+			// The backend closed an idle connection as we took it: that is
+			// nobody's fault and says nothing.
+			m.others.Add(1)
+			return
+		}
+	}
+	m.faults.Add(1)
+	m.charge(o)
+	if int64(began) < m.since.Load() {
+		return
+	}
+	cause := o.Kind.cause()
+	if cause == health.CauseNone { // reset, malformed, response timeout
+		if m.p.cfg.Passive.Enabled {
+			m.bad(m.mode.Load())
+		}
+		return
+	}
+	m.connCause.Store(uint32(cause))
+	if cause.Fact() {
+		// A fact, whether or not traffic may judge health.
+		m.lastConn.Store(int64(o.Now))
+		m.b.SetUnreachable(true)
+	}
+	if !m.p.cfg.Passive.Enabled {
+		m.mark(markConnect)
+		return
+	}
+	m.run.Add(1 << 32)
+	switch mode := m.mode.Load(); {
+	case mode&modeOut == 0:
+		m.b.SetSuspect(true)
+		m.mark(markConnect)
+	case cause.Fact() && mode&modeFact == 0:
+		m.mark(markConnect)
+	default:
+		// No news; the core looks at lastConn when the fact expires.
+	}
+}
+
+// charge keeps a failed attempt counted as load.
+func (m *member) charge(o *Outcome) {
+	if mean := time.Duration(m.p.mean.Load()); mean > 0 {
+		m.b.Charge(o.Now, mean, o.Total)
+	}
+}
+
+// requests returns the attempts with any outcome, and of them the backend's
+// failures.
+func (m *member) requests() (all, failures uint64) {
+	answers, faults := m.answers.Load(), m.faults.Load()
+	return answers + faults + m.others.Load(), m.failed.Load() + faults
+}
+
+// takesWork reports whether a slot may be handed on without a pick.
+func (m *member) takesWork(panicked bool) bool {
+	return m.b.Admin() == balance.Enabled && !m.b.Unreachable() && !m.b.Suspect() &&
+		(m.b.Share() > 0 || panicked)
+}

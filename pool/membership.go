@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"time"
+
+	"github.com/weirlb/weir/balance"
+	"github.com/weirlb/weir/health"
+)
+
+// spreadProbes is how many first probes may start together; in larger pools
+// they are spread.
+const spreadProbes = 256
+
+// memberKey identifies a backend: the same id at another address is another
+// backend.
+func memberKey(s *Spec) string { return s.ID + "\x00" + s.URL }
+
+// update brings the membership to what specs say. The first spec of an id
+// counts.
+func (c *core) update(now balance.Instant, specs []Spec) {
+	first := c.cfg.First && !c.updated
+	c.updated = true
+	keep := make(map[string]*member, len(specs))
+	order := make([]*member, 0, len(specs))
+	fresh := 0
+	for i := range specs {
+		s := &specs[i]
+		if keep[s.ID] != nil {
+			continue
+		}
+		m := c.byID[s.ID]
+		switch {
+		case m != nil && m.key == memberKey(s):
+		case c.leaving[memberKey(s)] != nil:
+			m = c.leaving[memberKey(s)]
+			c.revive(now, m)
+		default:
+			m = c.add(now, *s, first, &fresh)
+		}
+		keep[s.ID] = m
+		order = append(order, m)
+		c.respec(m, *s)
+	}
+	for _, m := range c.order {
+		if keep[m.core.spec.ID] != m {
+			c.remove(now, m)
+		}
+	}
+	if len(order) != len(c.order) || !sameMembers(order, c.order) {
+		c.dirty = true
+	}
+	c.byID, c.order = keep, order
+	c.dirty = c.dirty || !c.ever
+	c.alarm.stale = true
+}
+
+func sameMembers(a, b []*member) bool {
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// add makes a new member. Its first probe is due at once; in a large pool the
+// first probes are spread by half a millisecond each, up to an interval.
+func (c *core) add(now balance.Instant, s Spec, first bool, fresh *int) *member {
+	m := c.attach(s)
+	c.seq++
+	m.seq, m.key = c.seq, memberKey(&s)
+	st := &m.core
+	st.spec, st.backup, st.since = s, s.Backup, now
+	st.health.Init(now, &c.cfg.Active, &c.cfg.Passive, first)
+	m.since.Store(int64(now))
+	m.b.SetShare(st.health.Share())
+	m.b.SetLimit(c.cfg.Limits.BackendRequests)
+	c.setMode(m)
+	if c.cfg.Active.Enabled {
+		at := now
+		if *fresh++; *fresh > spreadProbes {
+			at = now.Add(min(time.Duration(*fresh-spreadProbes)*500*time.Microsecond, c.cfg.Active.Interval))
+		}
+		c.timers.set(m, timerProbe, at)
+		if !c.ready {
+			st.round = true
+			c.awaited++
+		}
+	}
+	c.notice(m, Notice{Kind: Added, To: st.health.State(), Share: st.health.Share(), Reason: st.health.Reason()})
+	return m
+}
+
+// respec takes weight, zone and tier of a member from its spec.
+func (c *core) respec(m *member, s Spec) {
+	st := &m.core
+	old := st.weight
+	if s.Backup != st.backup {
+		// Leave the counters of one tier before entering those of the other.
+		st.weight = 0
+		c.recount(m)
+		st.backup, old = s.Backup, 0
+	}
+	st.spec, st.weight = s, s.Weight
+	o := c.overrides[s.ID]
+	if o != nil && o.hasWeight {
+		st.weight = o.weight
+	}
+	if st.weight != old {
+		c.dirty = true
+	}
+	c.setAdmin(m, o, false)
+	c.recount(m)
+}
+
+// setAdmin puts the operator's word into force; again, when it was just said.
+func (c *core) setAdmin(m *member, o *override, again bool) {
+	want := balance.Enabled
+	var deadline time.Duration
+	if o != nil && o.hasAdmin {
+		want, deadline = o.admin, o.deadline
+	}
+	if m.b.Admin() == want && (!again || want == balance.Enabled) {
+		return
+	}
+	m.b.SetAdmin(want)
+	if want == balance.Enabled {
+		m.core.drain = false
+		c.timers.stop(m, timerDrain)
+		c.setMode(m)
+	} else {
+		if want == balance.Disabled {
+			deadline = -1
+		}
+		c.drain(m, deadline)
+	}
+	c.recount(m)
+	c.do(effect{kind: doKick})
+}
+
+// drain lets the work in flight finish. deadline 0 is the pool's, below 0 none.
+func (c *core) drain(m *member, deadline time.Duration) {
+	s := &m.core
+	if deadline == 0 {
+		deadline = c.cfg.DrainDeadline
+	}
+	s.drain, s.deadline = true, 0
+	c.timers.stop(m, timerDrain)
+	c.setMode(m)
+	left := m.b.InFlight()
+	s.unempty = left > 0
+	if left > 0 || !s.leaving {
+		c.notice(m, Notice{Kind: DrainBegan, Left: left, For: max(deadline, 0)})
+	}
+	c.do(effect{kind: doCloseIdle, m: m})
+	if left == 0 {
+		if !s.leaving {
+			c.notice(m, Notice{Kind: DrainEmpty})
+		}
+		return
+	}
+	if deadline > 0 {
+		s.deadline = c.now.Add(deadline)
+		c.timers.set(m, timerDrain, s.deadline)
+	}
+}
+
+// drainOver says that a drain's deadline has passed.
+func (c *core) drainOver(m *member) {
+	if left := m.b.InFlight(); left > 0 && m.core.drain {
+		c.notice(m, Notice{Kind: DrainOver, Left: left})
+	}
+}
+
+// emptied takes the news that nothing is in flight on a watched member.
+func (c *core) emptied(m *member) {
+	s := &m.core
+	if s.gone || m.b.InFlight() != 0 || !s.drain && !s.leaving {
+		return
+	}
+	if s.drain && s.unempty {
+		s.unempty = false
+		c.timers.stop(m, timerDrain)
+		c.notice(m, Notice{Kind: DrainEmpty})
+	}
+	if s.leaving {
+		c.retire(m)
+	}
+}
+
+// remove takes a member out. It lives on until nothing is in flight on it.
+func (c *core) remove(now balance.Instant, m *member) {
+	s := &m.core
+	s.leaving = true
+	if s.round {
+		s.round = false
+		c.awaited--
+	}
+	for _, kind := range []int{timerProbe, timerEject, timerFact} {
+		c.timers.stop(m, kind)
+	}
+	c.leaving[m.key] = m
+	s.floored = false
+	m.b.SetAdmin(balance.Draining)
+	c.recount(m)
+	c.countOut(m)
+	c.dirty = true
+	c.notice(m, Notice{Kind: Removed, Left: m.b.InFlight()})
+	c.drain(m, 0)
+	if m.b.InFlight() == 0 {
+		c.retire(m)
+	}
+}
+
+// retire forgets a removed member on which nothing is in flight.
+func (c *core) retire(m *member) {
+	m.core.gone = true
+	c.timers.stop(m, timerDrain)
+	delete(c.leaving, m.key)
+	c.do(effect{kind: doGone, m: m})
+}
+
+// revive takes a removed member back that has not gone yet, with all that is
+// known of it.
+func (c *core) revive(now balance.Instant, m *member) {
+	s := &m.core
+	delete(c.leaving, m.key)
+	s.leaving, s.drain = false, false
+	m.b.SetAdmin(balance.Enabled)
+	c.timers.stop(m, timerDrain)
+	c.judge(now, m, func(h *health.Machine) { h.Tick(now) })
+	if s.hasFact {
+		c.timers.set(m, timerFact, s.fact.Add(health.FactTime))
+	}
+	if c.cfg.Active.Enabled && !s.probing {
+		c.timers.set(m, timerProbe, max(now, s.started.Add(c.cfg.Active.FastInterval)))
+	}
+	c.notice(m, Notice{Kind: Added, To: s.health.State(), Share: s.health.Share(), Reason: s.health.Reason(), Why: "revived"})
+}
+
+// override takes the operator's word about one id.
+func (c *core) override(now balance.Instant, id string, w Override) {
+	o := c.overrides[id]
+	if o == nil {
+		o = &override{}
+		c.overrides[id] = o
+	}
+	why := ""
+	if w.Admin != nil {
+		o.admin, o.adminSince, o.deadline = *w.Admin, now, w.Deadline
+		o.hasAdmin = *w.Admin != balance.Enabled
+		why = w.Admin.String()
+	}
+	if w.ResetWeight {
+		o.hasWeight = false
+		why += " weight reset"
+	} else if w.Weight != nil {
+		o.weight, o.hasWeight, o.weightSince = *w.Weight, true, now
+		why += " weight"
+	}
+	if !o.hasAdmin && !o.hasWeight {
+		delete(c.overrides, id)
+	}
+	m := c.byID[id]
+	c.notice(m, Notice{Kind: Overridden, Why: why})
+	if m != nil {
+		c.respec(m, m.core.spec)
+		if w.Admin != nil && o.hasAdmin {
+			c.setAdmin(m, o, true)
+		}
+	}
+}

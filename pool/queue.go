@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/weirlb/weir/balance"
+)
+
+// queue holds the requests that wait for a slot, oldest first.
+//
+// No waiter is lost: a waiter raises length and then tries to pick; whoever
+// frees a slot does so and then reads length. One of the two sees the other.
+type queue struct {
+	length atomic.Int32
+
+	mu         sync.Mutex // guards the rest and the waiters' fields
+	head, tail *waiter
+}
+
+// waiter is one waiting request. ready receives exactly one value, from
+// whoever takes the waiter off the queue.
+type waiter struct {
+	l          *Lease
+	r          *balance.Request
+	ready      chan Refusal // capacity 1
+	prev, next *waiter
+	queued     bool
+}
+
+func (q *queue) push(w *waiter) {
+	w.queued = true
+	if w.prev = q.tail; w.prev != nil {
+		w.prev.next = w
+	} else {
+		q.head = w
+	}
+	q.tail = w
+	q.length.Add(1)
+}
+
+func (q *queue) remove(w *waiter) {
+	if w.prev != nil {
+		w.prev.next = w.next
+	} else {
+		q.head = w.next
+	}
+	if w.next != nil {
+		w.next.prev = w.prev
+	} else {
+		q.tail = w.prev
+	}
+	w.prev, w.next, w.queued = nil, nil, false
+	q.length.Add(-1)
+}
+
+// enqueue puts a waiter at the end, or answers at once.
+func (p *Pool) enqueue(w *waiter) Refusal {
+	q := &p.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if int(q.length.Load()) >= p.cfg.Limits.Queue {
+		return QueueFull
+	}
+	q.push(w)
+	if q.head != w {
+		return Full // older ones wait; they are served first
+	}
+	got := p.try(w, w.r.Now)
+	if got != Full {
+		q.remove(w)
+	}
+	return got
+}
+
+// abandon takes a waiter off the queue because its time is over. It returns
+// false when it had been served already: then ready holds the answer.
+func (p *Pool) abandon(w *waiter) bool {
+	p.queue.mu.Lock()
+	defer p.queue.mu.Unlock()
+	if !w.queued {
+		return false
+	}
+	p.queue.remove(w)
+	return true
+}
+
+// try picks for a waiter. The queue's lock is held: slots that others give
+// back meanwhile come up when they get the lock in turn.
+func (p *Pool) try(w *waiter, now balance.Instant) Refusal {
+	r := *w.r
+	r.Now = max(now, r.Now)
+	got, _ := p.admit(w.l, &r)
+	return got
+}
+
+// giveBack ends a lease in a pool with limits: the slot goes to the oldest
+// waiter as it is, without a moment in which someone else could take it.
+func (p *Pool) giveBack(m *member, now balance.Instant) {
+	if p.queue.length.Load() != 0 && p.handOn(m, now) {
+		return
+	}
+	m.b.Release()
+	if p.cfg.Limits.PoolRequests > 0 {
+		p.inFlight.Add(-1)
+	}
+	if p.queue.length.Load() != 0 {
+		p.kick(now)
+	}
+}
+
+// handOnLook bounds how many waiters are looked at for one that has not tried
+// the backend yet.
+const handOnLook = 8
+
+func (p *Pool) handOn(m *member, now balance.Instant) bool {
+	if !m.takesWork(p.view.Load().panicked) {
+		return false
+	}
+	if n := m.b.Limit(); n > 0 && m.b.InFlight() > n {
+		return false
+	}
+	q := &p.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	w := q.head
+	for i := 0; w != nil && w.r.Tried.Has(m.b.Hash()); i++ {
+		if w = w.next; i == handOnLook {
+			w = nil
+		}
+	}
+	if w == nil {
+		return false
+	}
+	q.remove(w)
+	w.l.m, w.l.began = m, max(now, w.r.Now)
+	w.ready <- Granted
+	return true
+}
+
+// kick serves waiters, oldest first, as long as there is something for them.
+func (p *Pool) kick(now balance.Instant) {
+	q := &p.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for w := q.head; w != nil; w = q.head {
+		got := p.try(w, now)
+		if got == Full {
+			return
+		}
+		q.remove(w)
+		w.ready <- got
+	}
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/weirlb/weir/balance"
+	"github.com/weirlb/weir/health"
+)
+
+const (
+	ewmaTime  = 10 * time.Second // a latency mean forgets with this time constant
+	shareTurn = 15 * time.Second // the window for 5xx shares is one to two of these
+	histTurn  = 30 * time.Second // the window for quantiles is one to two of these
+	keepSums  = 32
+)
+
+// stats is what the core derives from the counters of all members, once a
+// second: the only place that looks at every member by time.
+type stats struct {
+	next      balance.Instant
+	last      balance.Instant
+	ever      bool
+	shareAt   balance.Instant
+	histAt    int // which member's histogram turns next
+	mean      float64
+	sums      []sum // at the last ticks, oldest first
+	twoBefore bool
+	watch     []*member // whose share of 5xx is being looked at
+}
+
+// sum is the pool's traffic so far.
+type sum struct {
+	at             balance.Instant
+	good, bad, all uint64
+}
+
+// statistics refreshes what depends on everyone.
+func (c *core) statistics(now balance.Instant) {
+	st := &c.stats
+	dt := now.Sub(st.last)
+	if !st.ever {
+		dt, st.shareAt, st.ever = statsEvery, now, true
+	}
+	st.last = now
+	weight := 1 - math.Exp(-dt.Seconds()/ewmaTime.Seconds())
+	var total sum
+	var answers, latency uint64
+	for _, m := range c.order {
+		a, l := m.answers.Load(), m.latency.Load()
+		failed := m.failed.Load()
+		total.good += a - min(failed, a)
+		total.bad += failed + m.faults.Load()
+		s := &m.core
+		if n := a - s.seenAnswers; n > 0 {
+			mean := float64(l-s.seenLatency) / float64(n)
+			if s.ewma == 0 {
+				s.ewma = mean
+			} else {
+				s.ewma += weight * (mean - s.ewma)
+			}
+			answers += n
+			latency += l - s.seenLatency
+		}
+		s.seenAnswers, s.seenLatency = a, l
+	}
+	total.all, total.at = total.good+total.bad, now
+	if len(st.sums) == keepSums {
+		st.sums = append(st.sums[:0], st.sums[1:]...)
+	}
+	st.sums = append(st.sums, total)
+	if answers > 0 {
+		c.setMean(float64(latency)/float64(answers), weight)
+	}
+	c.turnHistograms(dt)
+	c.turnShares(now)
+	c.alarm.stale = c.alarm.stale || c.alarm.latelyLive > 0 || c.alarm.shared
+	st.next = now.Add(statsEvery)
+	if answers == 0 && len(st.watch) == 0 {
+		st.next = now.Add(statsIdle)
+	}
+}
+
+// setMean moves the pool's mean latency, by which failed attempts are charged.
+func (c *core) setMean(mean, weight float64) {
+	st := &c.stats
+	if st.mean == 0 {
+		st.mean = mean
+	} else {
+		st.mean += weight * (mean - st.mean)
+	}
+	p := c.hot
+	if old := float64(p.mean.Load()); math.Abs(st.mean-old) <= old/10 {
+		return
+	}
+	p.mean.Store(int64(st.mean))
+	for _, m := range c.order {
+		m.b.SetMeanLatency(time.Duration(st.mean))
+	}
+}
+
+// turnHistograms moves the windows of some members on, so that each has its
+// turn once in histTurn.
+func (c *core) turnHistograms(dt time.Duration) {
+	if len(c.order) == 0 {
+		return
+	}
+	n := int(math.Ceil(float64(len(c.order)) * min(float64(dt)/float64(histTurn), 1)))
+	for range n {
+		c.stats.histAt++
+		m := c.order[c.stats.histAt%len(c.order)]
+		if m.core.seenAnswers == 0 {
+			continue
+		}
+		if m.core.hist == nil {
+			m.core.hist = new([2]histogramCopy)
+		}
+		m.core.hist[0] = m.core.hist[1]
+		m.hist.copyTo(&m.core.hist[1])
+	}
+}
+
+// watch looks at a member's share of 5xx, now and for as long as the window
+// gives reason to.
+func (c *core) watch(now balance.Instant, m *member) {
+	if c.shareEjects(now, m) || m.core.watched {
+		return
+	}
+	m.core.watched = true
+	c.stats.watch = append(c.stats.watch, m)
+	c.stats.next = min(c.stats.next, now.Add(statsEvery))
+}
+
+// shareEjects applies the rule for the application's own 5xx.
+func (c *core) shareEjects(now balance.Instant, m *member) bool {
+	s := &m.core
+	if s.leaving || s.class != serving || s.health.Probation() {
+		return false
+	}
+	mine := m.tally()
+	bad, answers := mine.bad-s.base[0].bad, mine.answers-s.base[0].answers
+	if answers < health.ShareAnswers {
+		return false
+	}
+	var others tally
+	for _, o := range c.order {
+		if o == m || o.core.class != serving {
+			continue
+		}
+		t := o.tally()
+		others.bad += t.bad - o.core.base[0].bad
+		others.answers += t.answers - o.core.base[0].answers
+	}
+	two := m.errTwo.Load() || s.errTwoBefore
+	poolTwo := c.hot.twoClients.Load() || c.stats.twoBefore
+	if !health.ShareEjects(bad, answers, others.bad, others.answers, two, poolTwo) {
+		return false
+	}
+	return c.eject(now, m, fmt.Sprintf("%d of %d answers were 5xx, %d of %d elsewhere", bad, answers, others.bad, others.answers), true)
+}
+
+// turnShares looks again at those being watched and moves the windows on.
+func (c *core) turnShares(now balance.Instant) {
+	st := &c.stats
+	turn := now.Sub(st.shareAt) >= shareTurn
+	still := st.watch[:0]
+	for _, m := range st.watch {
+		if !m.core.gone && !c.shareEjects(now, m) && !turn {
+			still = append(still, m)
+			continue
+		}
+		m.core.watched = false
+		m.shareAsk.Store(false)
+	}
+	clear(st.watch[len(still):])
+	st.watch = still
+	if !turn {
+		return
+	}
+	st.shareAt = now
+	for _, m := range c.order {
+		s := &m.core
+		s.base[0], s.base[1] = s.base[1], m.tally()
+		m.badFrom.Store(s.base[0].bad)
+		s.errTwoBefore = m.errTwo.Swap(false)
+		m.errClient.Store(0)
+	}
+	st.twoBefore = c.hot.forgetClients()
+}
+
+// trafficSucceeds reports whether the pool's real requests went well lately:
+// there were some, and nine in ten were good.
+func (c *core) trafficSucceeds(now balance.Instant, window time.Duration) bool {
+	var cur sum
+	for _, m := range c.order {
+		a, failed := m.answers.Load(), m.failed.Load()
+		cur.good += a - min(failed, a)
+		cur.bad += failed + m.faults.Load()
+	}
+	base := sum{}
+	for _, s := range c.stats.sums {
+		if now.Sub(s.at) >= window {
+			base = s
+		}
+	}
+	good, bad := cur.good-min(base.good, cur.good), cur.bad-min(base.bad, cur.bad)
+	return good > 0 && good >= 9*bad
+}

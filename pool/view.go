@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"math/bits"
+
+	"github.com/weirlb/weir/balance"
+)
+
+// view is what every request reads: immutable, published by one pointer.
+type view struct {
+	first    balance.Picker // asked first
+	second   balance.Picker // asked when first has nobody (left), or nil
+	members  []*member      // all configured, in order, those of weight 0 included
+	table    []*member      // open addressing by BackendID, at least twice as long as members
+	shift    uint8
+	admit    float64 // part of the requests admitted; below 1 only while shedding
+	panicked bool
+}
+
+// find returns the member that owns b, nil when the view does not hold it.
+func (v *view) find(b *balance.Backend) *member {
+	mask := len(v.table) - 1
+	for at := int(uint64(b.Hash()) >> v.shift); ; at++ {
+		m := v.table[at&mask]
+		if m == nil || m.b == b {
+			return m
+		}
+	}
+}
+
+// index fills the table from members.
+func (v *view) index() {
+	width := bits.Len(uint(2*len(v.members) | 1))
+	v.table = make([]*member, 1<<width)
+	v.shift = uint8(64 - width)
+	mask := len(v.table) - 1
+	for _, m := range v.members {
+		at := int(uint64(m.b.Hash())>>v.shift) & mask
+		for v.table[at] != nil {
+			at = (at + 1) & mask
+		}
+		v.table[at] = m
+	}
+}
+
+// pick asks the policies. It does not reserve.
+func (v *view) pick(r *balance.Request) (*balance.Backend, bool) {
+	b, ok := v.first.Pick(*r)
+	if v.second == nil || ok && (r.Tried.Len() == 0 || !r.Tried.Has(b.Hash())) {
+		return b, ok
+	}
+	// Nobody, or nobody new: the other tier is better than the same again.
+	if c, found := v.second.Pick(*r); found && (!ok || !r.Tried.Has(c.Hash())) {
+		return c, true
+	}
+	return b, ok
+}
