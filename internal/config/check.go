@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// checkPlan makes the checks that need the whole plan.
+func checkPlan(d *decoder, root *node) {
+	d.checkPools(root)
+	d.checkBinds(root)
+	d.checkLoops(root)
+}
+
+// checkPools holds the names of pools against the pools.
+func (d *decoder) checkPools(root *node) {
+	section := root.get("pools")
+	known := map[string]bool{}
+	var names []string
+	if section != nil {
+		for _, p := range section.value.pairs {
+			known[p.key.text] = true
+			names = append(names, p.key.text)
+		}
+	}
+	used := map[string]bool{}
+	for _, r := range d.poolRefs {
+		used[r.name] = true
+		if known[r.name] {
+			continue
+		}
+		fix := "add it under pools"
+		if near := nearest(r.name, names); near != "" {
+			fix = "did you mean " + near + "?"
+		} else if len(names) > 0 && len(names) <= 8 {
+			fix = "use " + oneOf(names)
+		}
+		d.fault(r.at, "there is no pool "+quote(r.name), fix)
+	}
+	if section == nil {
+		return
+	}
+	for _, p := range section.value.pairs {
+		if !used[p.key.text] {
+			d.warn(p.key, "unused_pool", "no route leads to pool "+p.key.text)
+		}
+	}
+}
+
+// socket is an address that weir itself listens on.
+type socket struct {
+	what string
+	bind string
+	at   *node
+}
+
+func (d *decoder) sockets(root *node) []socket {
+	var all []socket
+	add := func(what, bind string, at *node) {
+		if bind != "" {
+			all = append(all, socket{what, bind, at})
+		}
+	}
+	add("the admin API", d.plan.Admin.Bind, root.at("admin", "bind"))
+	add("status", d.plan.Status.Bind, root.at("status", "bind"))
+	for i := range d.plan.Listeners {
+		l := &d.plan.Listeners[i]
+		at := root.at("listeners", l.Name, "bind")
+		for j, bind := range l.Bind {
+			place := at
+			if at.kind == list && j < len(at.items) {
+				place = at.items[j]
+			}
+			add("listener "+l.Name, bind, place)
+		}
+	}
+	return all
+}
+
+// checkBinds finds addresses that are claimed twice.
+func (d *decoder) checkBinds(root *node) {
+	all := d.sockets(root)
+	for i, b := range all {
+		for _, a := range all[:i] {
+			if overlap(a.bind, b.bind) {
+				d.fault(b.at, b.what+" listens on "+quote(b.bind)+", which "+a.what+" has ("+quote(a.bind)+")", "give one of them another port")
+				break
+			}
+		}
+	}
+}
+
+// overlap reports whether two sockets cannot both be bound.
+func overlap(a, b string) bool {
+	if strings.HasPrefix(a, "unix:") || strings.HasPrefix(b, "unix:") {
+		return a == b
+	}
+	hostA, portA := splitBind(a)
+	hostB, portB := splitBind(b)
+	if portA != portB || portA == "0" {
+		return false
+	}
+	return hostA == hostB || covers(hostA, hostB) || covers(hostB, hostA) || sameAddr(hostA, hostB)
+}
+
+// covers reports whether the unspecified address a takes in b.
+func covers(a, b string) bool {
+	if a == "" || a == "::" {
+		return true
+	}
+	addr, err := netip.ParseAddr(b)
+	return a == "0.0.0.0" && (err != nil || addr.Unmap().Is4())
+}
+
+func sameAddr(a, b string) bool {
+	x, err1 := netip.ParseAddr(a)
+	y, err2 := netip.ParseAddr(b)
+	return err1 == nil && err2 == nil && x.Unmap() == y.Unmap()
+}
+
+// checkLoops refuses backends that are weir's own admin or status address
+// (clients must not reach those through a listener), and warns of backends that
+// are its own listeners.
+func (d *decoder) checkLoops(root *node) {
+	all := d.sockets(root)
+	for i := range d.plan.Pools {
+		p := &d.plan.Pools[i]
+		items := root.at("pools", p.Name, "backends").items
+		for j := range p.Backends {
+			b := &p.Backends[j]
+			for _, s := range all {
+				if !reaches(b.Address, s.bind) {
+					continue
+				}
+				at := &node{kind: scalar, pos: b.Pos, width: 1}
+				if j < len(items) {
+					at = items[j].at("url")
+				}
+				if strings.HasPrefix(s.what, "listener ") {
+					d.warn(at, "forwards_to_self", "backend "+b.ID+" is weir's own "+s.what+": requests may go round in circles")
+				} else {
+					d.fault(at, "backend "+b.ID+" is where weir serves "+s.what, "remove it: a listener must not lead there")
+				}
+				break
+			}
+		}
+	}
+}
+
+// reaches reports whether connecting to an address of this machine's, as far as
+// the text tells, arrives at a bind.
+func reaches(address, bind string) bool {
+	if strings.HasPrefix(bind, "unix:") {
+		return false
+	}
+	host, port := splitBind(address)
+	on, onPort := splitBind(bind)
+	if port != onPort {
+		return false
+	}
+	if host == on || sameAddr(host, on) {
+		return true
+	}
+	addr, err := netip.ParseAddr(host)
+	local := host == "localhost" || err == nil && (addr.Unmap().IsLoopback() || addr.IsUnspecified())
+	if !local {
+		return false
+	}
+	unspecified := on == "" || on == "::" || on == "0.0.0.0"
+	return unspecified || on == "localhost" || host == "localhost" && isPrivate(bind) || err == nil && addr.IsUnspecified() && isPrivate(bind)
+}
+
+// finishWarnings drops what is silenced and sorts the rest.
+func (d *decoder) finishWarnings() []Warning {
+	out := slices.DeleteFunc(d.warnings, func(w Warning) bool { return slices.Contains(d.plan.Check.Silence, w.Name) })
+	slices.SortStableFunc(out, func(a, b Warning) int {
+		if a.Pos.Line != b.Pos.Line {
+			return a.Pos.Line - b.Pos.Line
+		}
+		return a.Pos.Col - b.Pos.Col
+	})
+	return out
+}

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// decoder reads nodes into a Plan. It goes on after every fault.
+type decoder struct {
+	*faults
+	plan     *Plan
+	warnings []Warning
+	poolRefs []poolRef // every place that names a pool
+}
+
+// poolRef is a place that names a pool.
+type poolRef struct {
+	at   *node
+	name string
+}
+
+func (d *decoder) fault(n *node, what, fix string) {
+	if n.kind == faulty {
+		return
+	}
+	d.add(n.pos, n.width, what, fix)
+}
+
+// warn records a finding under the name by which check.silence knows it.
+func (d *decoder) warn(n *node, name, text string) {
+	d.warnings = append(d.warnings, Warning{Pos: n.pos, Name: name, Text: clean(text), Line: d.src.line(n.pos.Line)})
+}
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+// spec describes one key: for messages, suggestions and the documentation.
+type spec struct {
+	name  string
+	kind  string // what may be written: "duration", "size", "p2c or random"
+	def   string // the default as written; empty when the key must be given or is absent by default
+	off   string // the word that switches it off, empty when nothing does
+	rng   string // what is allowed
+	doc   string // one line
+	later bool   // known, but only its default is built
+	subs  []*spec
+	list  bool // subs describe each item of a list, or each named entry
+}
+
+// field is one key of a block that is kept in a T.
+type field[T any] interface {
+	spec() *spec
+	// read stores what n says; auto reports that it says "auto".
+	read(d *decoder, n *node, t *T) (auto bool)
+	// absent is called instead of read when the key is not there; auto as above.
+	absent(d *decoder, t *T) (auto bool)
+	// settle decides an "auto" after the rest of the block is known.
+	settle(t *T)
+	// defaults stores the default.
+	defaults(t *T)
+	// write returns the node that says what t holds, or nil when that is what
+	// ref, the defaults, hold and full is not asked for.
+	write(w *writer, t, ref *T) *node
+}
+
+// writer prints a Plan.
+type writer struct {
+	plan *Plan
+	full bool // keys at their default too
+}
+
+// readBlock reads the keys of a mapping into t, in the order of the fields.
+func readBlock[T any](d *decoder, n *node, what string, fields []field[T], t *T) {
+	var autos []field[T]
+	usable := n.kind == mapping
+	if !usable && n.kind != faulty {
+		d.fault(n, what+" is "+n.kind.String()+", not a mapping", "write keys below it, such as "+fields[0].spec().name+": "+example(fields[0].spec()))
+	}
+	for _, f := range fields {
+		var p *pair
+		if usable {
+			p = n.get(f.spec().name)
+		}
+		switch {
+		case p == nil:
+			if f.absent(d, t) {
+				autos = append(autos, f)
+			}
+		case p.value.kind == nothing:
+			d.fault(p.value, bare(p, what), noneFix(f.spec()))
+		case p.value.kind == faulty:
+		default:
+			if f.read(d, p.value, t) {
+				autos = append(autos, f)
+			}
+		}
+	}
+	for _, f := range autos {
+		f.settle(t)
+	}
+	if !usable {
+		return
+	}
+	for _, p := range n.pairs {
+		if !slices.ContainsFunc(fields, func(f field[T]) bool { return f.spec().name == p.key.text }) {
+			d.unknownKey(p.key, what, specsOf(fields))
+		}
+	}
+}
+
+func bare(p *pair, what string) string {
+	if p.value.text != "" {
+		return p.key.text + " is " + p.value.text
+	}
+	return p.key.text + " has no value"
+}
+
+func noneFix(s *spec) string {
+	switch {
+	case s.off != "":
+		return "write " + s.name + ": " + s.off + " to switch it off, or remove the line for the default" + defaultOf(s)
+	case s.list || len(s.subs) > 0:
+		return "write what belongs below it, or remove the line"
+	default:
+		return "write a value (" + s.kind + "; `none` where that is allowed), or remove the line" + defaultOf(s)
+	}
+}
+
+func defaultOf(s *spec) string {
+	if s.def == "" || strings.ContainsAny(s.def, "{\n") {
+		return ""
+	}
+	return " (" + s.def + ")"
+}
+
+// example is something that could stand behind the key.
+func example(s *spec) string {
+	switch {
+	case len(s.subs) > 0:
+		return "{...}"
+	case s.def != "":
+		return s.def
+	default:
+		return "..."
+	}
+}
+
+func specsOf[T any](fields []field[T]) []*spec {
+	list := make([]*spec, len(fields))
+	for i, f := range fields {
+		list[i] = f.spec()
+	}
+	return list
+}
+
+// unknownKey reports a key that is not known in a block: with the nearest one
+// that is, or the place where this one belongs.
+func (d *decoder) unknownKey(key *node, what string, known []*spec) {
+	names := make([]string, len(known))
+	for i, s := range known {
+		names[i] = s.name
+	}
+	fix := ""
+	if before, after, ok := strings.Cut(key.text, ":"); ok && slices.Contains(names, before) {
+		d.fault(key, quote(key.text)+" is not a key", "put a space behind the colon: "+before+": "+after)
+		return
+	}
+	homes := homesOf(key.text)
+	near := nearest(key.text, names)
+	switch {
+	case len(homes) > 0 && (near == "" || distance(near, key.text) > 1):
+		fix = "it belongs in " + oneOf(homes)
+	case near != "":
+		fix = "did you mean " + near + "?"
+	default:
+		fix = "known here: " + strings.Join(names, ", ")
+	}
+	d.fault(key, quote(key.text)+" is not a key of "+what, fix)
+}
+
+// homesOf lists the blocks that have the key, at most three.
+func homesOf(key string) []string {
+	var found []string
+	var walk func(path string, list []*spec)
+	walk = func(path string, list []*spec) {
+		for _, s := range list {
+			if s.name == key && path != "" && len(found) < 3 {
+				found = append(found, path)
+			}
+			below := s.name
+			if path != "" {
+				below = path + "." + s.name
+			}
+			if s.list && s.name != "routes" && s.name != "backends" && s.name != "certificates" {
+				below += ".NAME"
+			}
+			walk(below, s.subs)
+		}
+	}
+	walk("", schema)
+	return found
+}
+
+// writeBlock returns the mapping of the fields that have something to say.
+func writeBlock[T any](w *writer, fields []field[T], t, ref *T) *node {
+	n := &node{kind: mapping}
+	for _, f := range fields {
+		if v := f.write(w, t, ref); v != nil {
+			n.pairs = append(n.pairs, pair{&node{kind: scalar, text: f.spec().name}, v})
+		}
+	}
+	return n
+}
+
+func defaultsOf[T any](fields []field[T]) T {
+	var t T
+	for _, f := range fields {
+		f.defaults(&t)
+	}
+	return t
+}
+
+// switchedOff reports whether a node says none, off, false or no.
+func switchedOff(n *node) bool {
+	return n.kind == scalar && (n.text == "none" || n.text == "off" || n.text == "false" || n.text == "no")
+}
+
+// switchedOn reports whether a node says on, true or yes.
+func switchedOn(n *node) bool {
+	return n.kind == scalar && (n.text == "on" || n.text == "true" || n.text == "yes")
+}

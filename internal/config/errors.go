@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// Fault is one thing that keeps a configuration from running.
+type Fault struct {
+	Pos  Position
+	What string // what is wrong
+	Fix  string // how to settle it
+	Line string // the line of the text, empty when there is none
+	Len  int    // how many characters from Pos.Col on are meant, at least 1
+}
+
+// Errors is every fault of a configuration, in the order of the text.
+type Errors struct {
+	Faults []Fault
+	More   int // faults beyond the first maxFaults, not kept
+}
+
+// maxFaults bounds what is kept: beyond it a file is not a configuration with
+// mistakes but something else.
+const maxFaults = 500
+
+// Error returns one paragraph for each fault: `file:line:col: what: fix`, then
+// the line with a mark under the place.
+func (e *Errors) Error() string {
+	var b strings.Builder
+	for i, f := range e.Faults {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		b.WriteString(f.String())
+	}
+	if e.More > 0 {
+		fmt.Fprintf(&b, "\nand %d more", e.More)
+	}
+	return b.String()
+}
+
+// String returns the fault as it is shown: one line, and the line of the text
+// with a mark when there is one.
+func (f Fault) String() string {
+	return f.Pos.String() + f.What + ": " + f.Fix + excerpt(f.Line, f.Pos, f.Len)
+}
+
+// String returns the warning in the form of a Fault.
+func (w Warning) String() string {
+	return w.Pos.String() + "warning: " + w.Text + " [" + w.Name + "]" + excerpt(w.Line, w.Pos, 1)
+}
+
+// String returns "file:line:col: ", what is known of it, or nothing.
+func (p Position) String() string {
+	switch {
+	case p.Line > 0:
+		return fmt.Sprintf("%s:%d:%d: ", p.File, p.Line, p.Col)
+	case p.File != "":
+		return p.File + ": "
+	default:
+		return ""
+	}
+}
+
+// excerptWidth bounds how much of a long line is shown.
+const excerptWidth = 120
+
+// excerpt shows the line with a mark under the place. Tabs become spaces, so
+// that the mark is where it should be.
+func excerpt(line string, pos Position, n int) string {
+	if line == "" || pos.Line == 0 {
+		return ""
+	}
+	runes := []rune(strings.Map(func(r rune) rune {
+		if r == '\t' {
+			return ' '
+		}
+		if r < ' ' || r == 0x7f {
+			return '?'
+		}
+		return r
+	}, line))
+	at := min(max(pos.Col-1, 0), len(runes))
+	from, cut := 0, ""
+	if at > excerptWidth*2/3 {
+		from, cut = at-excerptWidth/3, "..."
+	}
+	to, tail := len(runes), ""
+	if to-from > excerptWidth {
+		to, tail = from+excerptWidth, "..."
+	}
+	n = min(max(n, 1), max(to-at, 1))
+	gutter := fmt.Sprintf("%5d | ", pos.Line)
+	return "\n" + gutter + cut + string(runes[from:to]) + tail +
+		"\n" + strings.Repeat(" ", len(gutter)-2) + "| " + strings.Repeat(" ", len(cut)+at-from) + strings.Repeat("^", n)
+}
+
+// source is the text that faults point into.
+type source struct {
+	name  string
+	lines []string
+}
+
+func newSource(name, text string) *source {
+	lines := strings.Split(text, "\n")
+	for i := range lines {
+		lines[i] = strings.TrimSuffix(lines[i], "\r")
+	}
+	return &source{name: name, lines: lines}
+}
+
+// line returns line n, counted from 1, or nothing.
+func (s *source) line(n int) string {
+	if s == nil || n < 1 || n > len(s.lines) {
+		return ""
+	}
+	return s.lines[n-1]
+}
+
+// faults collects what is wrong.
+type faults struct {
+	src  *source
+	list []Fault
+	more int
+}
+
+// add records a fault at a place of n characters.
+func (f *faults) add(pos Position, n int, what, fix string) {
+	if len(f.list) >= maxFaults {
+		f.more++
+		return
+	}
+	f.list = append(f.list, Fault{Pos: pos, What: clean(what), Fix: clean(fix), Line: f.src.line(pos.Line), Len: n})
+}
+
+// err returns the faults as an error, in the order of the text; nil when there
+// are none.
+func (f *faults) err() error {
+	if len(f.list) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(f.list, func(a, b Fault) int {
+		return cmp.Or(cmp.Compare(a.Pos.Line, b.Pos.Line), cmp.Compare(a.Pos.Col, b.Pos.Col))
+	})
+	f.list = slices.CompactFunc(f.list, func(a, b Fault) bool { return a.Pos == b.Pos && a.What == b.What })
+	return &Errors{Faults: f.list, More: f.more}
+}
+
+// clean keeps a message on one line and free of control characters, whatever
+// was quoted in it.
+func clean(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r == utf8.RuneError {
+			return '?'
+		}
+		return r
+	}, s)
+}
+
+// quote returns a piece of the text for a message, shortened.
+func quote(s string) string {
+	const most = 60
+	if utf8.RuneCountInString(s) > most {
+		s = string([]rune(s)[:most]) + "..."
+	}
+	return `"` + s + `"`
+}

@@ -1,0 +1,440 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"fmt"
+	"sync"
+)
+
+// leaf is a key whose value is kept in a V.
+type leaf[T, V any] struct {
+	s     spec
+	codec codec[V]
+	at    func(*T) *V // nil: known but not built; only the default is accepted
+	words []namedValue[V]
+	offV  V
+	auto  func(*T) V // decides "auto"
+	def   func() V
+}
+
+type namedValue[V any] struct {
+	name  string
+	value V
+}
+
+// key declares a leaf. def is what a user would have to write to get the
+// default; empty when the key is absent by default.
+func key[T, V any](name, def string, c codec[V], at func(*T) *V, doc string) *leaf[T, V] {
+	l := &leaf[T, V]{codec: c, at: at}
+	l.s = spec{name: name, kind: c.kind(), def: def, rng: c.rng(), doc: doc, later: at == nil}
+	l.def = sync.OnceValue(l.readDefault)
+	return l
+}
+
+// later declares a key that is known but not built yet: only its default, and
+// what switches it off, is accepted.
+func later[T, V any](name, def string, c codec[V], doc string) *leaf[T, V] {
+	return key[T, V](name, def, c, nil, doc)
+}
+
+// readDefault parses the default. A default that does not parse is a mistake in
+// the table, which every test finds.
+func (l *leaf[T, V]) readDefault() V {
+	var v V
+	if l.s.def == "" || l.s.def == "auto" && l.auto != nil {
+		return v
+	}
+	n := &node{kind: scalar, text: l.s.def, quoted: true}
+	switch l.s.def {
+	case "[]":
+		n = &node{kind: list}
+	case "{}":
+		n = &node{kind: mapping}
+	case `""`:
+		n.text = ""
+	}
+	d := &decoder{faults: &faults{}}
+	v, _ = l.scan(d, n)
+	if len(d.list) > 0 {
+		panic(fmt.Sprintf("default of %s: %s", l.s.name, d.list[0]))
+	}
+	return v
+}
+
+// off lets none, off, false and no switch the key off; word is the one to show.
+func (l *leaf[T, V]) off(word string, v V) *leaf[T, V] {
+	l.s.off, l.offV = word, v
+	return l
+}
+
+// word gives a name to a value.
+func (l *leaf[T, V]) word(name string, v V) *leaf[T, V] {
+	l.words = append(l.words, namedValue[V]{name, v})
+	l.s.kind += " or " + name
+	return l
+}
+
+// decide settles the word "auto" from the rest of the block.
+func (l *leaf[T, V]) decide(auto func(*T) V) *leaf[T, V] {
+	l.auto = auto
+	l.s.kind += " or auto"
+	return l
+}
+
+func (l *leaf[T, V]) spec() *spec { return &l.s }
+
+func (l *leaf[T, V]) scan(d *decoder, n *node) (V, bool) {
+	if l.s.off != "" && switchedOff(n) {
+		return l.offV, true
+	}
+	if n.kind == scalar {
+		for _, w := range l.words {
+			if w.name == n.text {
+				return w.value, true
+			}
+		}
+	}
+	return l.codec.scan(d, n, &l.s)
+}
+
+func (l *leaf[T, V]) read(d *decoder, n *node, t *T) bool {
+	if l.auto != nil && n.kind == scalar && n.text == "auto" {
+		return true
+	}
+	v, ok := l.scan(d, n)
+	switch {
+	case !ok:
+	case l.at != nil:
+		*l.at(t) = v
+	case !same(l.show(v), l.show(l.def())) && !(l.s.off != "" && switchedOff(n)):
+		d.fault(n, l.s.name+" is not built yet in this version", "remove it"+leaveAt(l.s.def))
+	}
+	return false
+}
+
+func leaveAt(def string) string {
+	if def == "" {
+		return ""
+	}
+	return ", or leave it at " + def
+}
+
+func (l *leaf[T, V]) absent(*decoder, *T) bool { return l.s.def == "auto" }
+
+func (l *leaf[T, V]) settle(t *T) {
+	if l.auto != nil && l.at != nil {
+		*l.at(t) = l.auto(t)
+	}
+}
+
+func (l *leaf[T, V]) defaults(t *T) {
+	if l.at != nil {
+		*l.at(t) = l.def()
+	}
+}
+
+func (l *leaf[T, V]) show(v V) *node {
+	n := l.codec.show(v)
+	if l.s.off != "" && same(n, l.codec.show(l.offV)) {
+		return &node{kind: scalar, text: l.s.off}
+	}
+	for _, w := range l.words {
+		if same(n, l.codec.show(w.value)) {
+			return &node{kind: scalar, text: w.name}
+		}
+	}
+	return n
+}
+
+func (l *leaf[T, V]) write(w *writer, t, ref *T) *node {
+	if l.at == nil {
+		return nil
+	}
+	n := l.show(*l.at(t))
+	if w.full {
+		if l.s.def == "" && same(n, l.show(l.def())) {
+			return nil // absent by default, and there is no word for that
+		}
+		return n
+	}
+	standard := *l.at(ref)
+	if l.auto != nil {
+		standard = l.auto(t)
+	}
+	if same(n, l.show(standard)) {
+		return nil
+	}
+	return n
+}
+
+// same compares what two nodes say.
+func same(a, b *node) bool {
+	if a.kind != b.kind || a.text != b.text || len(a.items) != len(b.items) || len(a.pairs) != len(b.pairs) {
+		return false
+	}
+	for i := range a.items {
+		if !same(a.items[i], b.items[i]) {
+			return false
+		}
+	}
+	for i := range a.pairs {
+		if a.pairs[i].key.text != b.pairs[i].key.text || !same(a.pairs[i].value, b.pairs[i].value) {
+			return false
+		}
+	}
+	return true
+}
+
+// group is a key with keys below it, kept in a U within the T.
+type group[T, U any] struct {
+	s      spec
+	at     func(*T) *U
+	fields []field[U]
+	off    func(*U) *bool                  // set by none, off, false, no
+	offBy  func(*U)                        // alternative to off: what switching off means
+	base   func(plan *Plan, t *T) U        // defaults that depend on the rest of the plan
+	check  func(d *decoder, n *node, u *U) // after reading
+}
+
+// keys declares a group.
+func keys[T, U any](name, doc string, at func(*T) *U, fields []field[U]) *group[T, U] {
+	g := &group[T, U]{at: at, fields: fields}
+	g.s = spec{name: name, kind: "mapping", doc: doc, subs: specsOf(fields)}
+	return g
+}
+
+// switched lets none, off, false and no set a flag.
+func (g *group[T, U]) switched(off func(*U) *bool) *group[T, U] {
+	g.off, g.s.off = off, "off"
+	return g
+}
+
+// offMeans lets none, off, false and no change the block.
+func (g *group[T, U]) offMeans(by func(*U)) *group[T, U] {
+	g.offBy, g.s.off = by, "off"
+	return g
+}
+
+// checked adds a check that is made after reading.
+func (g *group[T, U]) checked(check func(d *decoder, n *node, u *U)) *group[T, U] {
+	g.check = check
+	return g
+}
+
+// basedOn makes the defaults depend on the rest of the plan.
+func (g *group[T, U]) basedOn(base func(plan *Plan, t *T) U) *group[T, U] {
+	g.base = base
+	return g
+}
+
+func (g *group[T, U]) spec() *spec { return &g.s }
+
+func (g *group[T, U]) read(d *decoder, n *node, t *T) bool {
+	u := g.at(t)
+	if g.base != nil {
+		*u = g.base(d.plan, t)
+	}
+	switch {
+	case g.off != nil && switchedOff(n):
+		*g.off(u) = true
+		return false
+	case g.offBy != nil && switchedOff(n):
+		g.offBy(u)
+		return false
+	case g.s.off != "" && switchedOn(n):
+		n = &node{kind: mapping, pos: n.pos, width: n.width}
+	}
+	readBlock(d, n, g.s.name, g.fields, u)
+	if g.check != nil && n.kind == mapping {
+		g.check(d, n, u)
+	}
+	return false
+}
+
+func (g *group[T, U]) absent(d *decoder, t *T) bool {
+	if g.base != nil {
+		*g.at(t) = g.base(d.plan, t)
+	}
+	return false
+}
+
+func (g *group[T, U]) settle(*T) {}
+
+func (g *group[T, U]) defaults(t *T) {
+	for _, f := range g.fields {
+		f.defaults(g.at(t))
+	}
+	for _, f := range g.fields {
+		if f.spec().def == "auto" {
+			f.settle(g.at(t))
+		}
+	}
+}
+
+func (g *group[T, U]) write(w *writer, t, ref *T) *node {
+	u, r := g.at(t), g.at(ref)
+	if g.base != nil {
+		b := g.base(w.plan, t)
+		r = &b
+	}
+	if g.off != nil && *g.off(u) {
+		return &node{kind: scalar, text: "off"}
+	}
+	n := writeBlock(w, g.fields, u, r)
+	if len(n.pairs) == 0 {
+		return nil
+	}
+	return n
+}
+
+// optional is a group that is absent by default.
+type optional[T, U any] struct {
+	s      spec
+	at     func(*T) **U
+	fields []field[U]
+	check  func(d *decoder, n *node, u *U)
+}
+
+// maybe declares an optional group; off says whether `none` may be written.
+func maybe[T, U any](name, off, doc string, at func(*T) **U, fields []field[U], check func(*decoder, *node, *U)) field[T] {
+	return &optional[T, U]{
+		s:  spec{name: name, kind: "mapping", def: off, off: off, doc: doc, subs: specsOf(fields)},
+		at: at, fields: fields, check: check,
+	}
+}
+
+func (o *optional[T, U]) spec() *spec { return &o.s }
+
+func (o *optional[T, U]) read(d *decoder, n *node, t *T) bool {
+	if o.s.off != "" && switchedOff(n) {
+		return false
+	}
+	u := defaultsOf(o.fields)
+	*o.at(t) = &u
+	readBlock(d, n, o.s.name, o.fields, &u)
+	if o.check != nil && n.kind == mapping {
+		o.check(d, n, &u)
+	}
+	return false
+}
+
+func (o *optional[T, U]) absent(*decoder, *T) bool { return false }
+func (o *optional[T, U]) settle(*T)                {}
+func (o *optional[T, U]) defaults(*T)              {}
+
+func (o *optional[T, U]) write(w *writer, t, _ *T) *node {
+	u := *o.at(t)
+	if u == nil {
+		return nil
+	}
+	ref := defaultsOf(o.fields)
+	return writeBlock(w, o.fields, u, &ref)
+}
+
+// several is a list of blocks, or a mapping from names to blocks.
+type several[T, U any] struct {
+	s      spec
+	at     func(*T) *[]U
+	what   string // one of them, for messages
+	fields []field[U]
+	begin  func(d *decoder, key, n *node, u *U)      // before reading: name, position
+	end    func(d *decoder, key, n *node, u *U)      // after reading: checks across keys
+	short  func(d *decoder, n *node, u *U) bool      // reads an item that is a single value
+	brief  func(w *writer, u *U) *node               // writes an item as a single value, or nil
+	name   func(u *U) string                         // the key of a named entry
+	after  func(d *decoder, n *node, t *T, list []U) // when all are read
+	ref    U
+}
+
+func (l *several[T, U]) spec() *spec { return &l.s }
+
+func (l *several[T, U]) read(d *decoder, n *node, t *T) bool {
+	var out []U
+	switch {
+	case n.kind == faulty:
+		return false
+	case l.name != nil && n.kind == mapping:
+		for _, p := range n.pairs {
+			out = l.one(d, p.key, p.value, out)
+		}
+	case l.name == nil && n.kind == list:
+		for _, item := range n.items {
+			out = l.one(d, nil, item, out)
+		}
+	case l.name != nil:
+		d.fault(n, l.s.name+" is "+n.kind.String()+", not a mapping", "write a name for each "+l.what+" and its keys below it")
+		return false
+	default:
+		d.fault(n, l.s.name+" is "+n.kind.String()+", not a list", "write each "+l.what+" behind a dash, or all in [ ]")
+		return false
+	}
+	*l.at(t) = out
+	if l.after != nil {
+		l.after(d, n, t, out)
+	}
+	return false
+}
+
+func (l *several[T, U]) one(d *decoder, key, n *node, out []U) []U {
+	u := l.ref
+	what, at := "a "+l.what, n
+	if key != nil {
+		what, at = l.what+" "+key.text, key
+	}
+	switch n.kind {
+	case faulty:
+		return out
+	case nothing:
+		d.fault(at, what+" has no value", "write its keys, or remove it")
+		return out
+	}
+	if l.begin != nil {
+		l.begin(d, key, n, &u)
+	}
+	if n.kind == scalar && l.short != nil {
+		if !l.short(d, n, &u) {
+			return out
+		}
+	} else {
+		readBlock(d, n, what, l.fields, &u)
+		if n.kind != mapping {
+			return out
+		}
+	}
+	if l.end != nil {
+		l.end(d, key, n, &u)
+	}
+	return append(out, u)
+}
+
+func (l *several[T, U]) absent(*decoder, *T) bool { return false }
+func (l *several[T, U]) settle(*T)                {}
+func (l *several[T, U]) defaults(*T)              {}
+
+func (l *several[T, U]) write(w *writer, t, _ *T) *node {
+	all := *l.at(t)
+	if len(all) == 0 {
+		return nil
+	}
+	n := &node{kind: list}
+	if l.name != nil {
+		n.kind = mapping
+	}
+	for i := range all {
+		u := &all[i]
+		var v *node
+		if l.brief != nil {
+			v = l.brief(w, u)
+		}
+		if v == nil {
+			v = writeBlock(w, l.fields, u, &l.ref)
+		}
+		if l.name != nil {
+			n.pairs = append(n.pairs, pair{textNode(l.name(u)), v})
+		} else {
+			n.items = append(n.items, v)
+		}
+	}
+	return n
+}

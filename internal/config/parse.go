@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
+	"github.com/goccy/go-yaml/parser"
+)
+
+// Load reads and parses a file, with the process's environment. The error is an
+// *Errors when the file could be read.
+func Load(path string) (*Plan, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the configuration: %w", err)
+	}
+	defer func() { _ = f.Close() }() // only read from
+	text, err := readBounded(f)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the configuration %s: %w", path, err)
+	}
+	return Parse(path, text, os.LookupEnv)
+}
+
+// readBounded reads a file up to one byte more than Parse accepts, so that a
+// device or a log given by mistake does not fill memory.
+func readBounded(f *os.File) ([]byte, error) {
+	buf := make([]byte, 0, 64<<10)
+	for len(buf) <= maxText {
+		if len(buf) == cap(buf) {
+			buf = append(buf, 0)[:len(buf)]
+		}
+		n, err := f.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		if n == 0 {
+			if err == nil || err.Error() == "EOF" {
+				return buf, nil
+			}
+			return nil, err
+		}
+	}
+	return buf, nil
+}
+
+// Parse turns a text into a Plan. name stands for the text in messages; env
+// looks up environment variables, as os.LookupEnv does. The error is an *Errors
+// with every fault of the text.
+func Parse(name string, text []byte, env func(string) (string, bool)) (*Plan, error) {
+	body := strings.TrimPrefix(string(text), "\ufeff")
+	f := &faults{src: newSource(name, body)}
+	b := &builder{faults: f, env: env}
+	root := b.parse(body)
+	if len(f.list) > 0 && root == nil {
+		return nil, f.err()
+	}
+	return decodePlan(f, root, name)
+}
+
+// decodePlan reads the tree of a configuration.
+func decodePlan(f *faults, root *node, name string) (*Plan, error) {
+	plan := defaultsOf(planFields)
+	plan.File = name
+	d := &decoder{faults: f, plan: &plan}
+	readBlock(d, root, "the configuration", planFields, &plan)
+	if root.kind == mapping && len(root.pairs) > 0 && root.get("listeners") == nil {
+		d.fault(&node{kind: scalar, pos: Position{File: name, Line: 1, Col: 1}, width: 1}, "there is no listener", `add listeners: {web: {bind: ":8080", pool: NAME}}`)
+	} else if p := root.get("listeners"); p != nil && p.value.kind == mapping && len(p.value.pairs) == 0 {
+		d.fault(p.value, "there is no listener", `write {web: {bind: ":8080", pool: NAME}}`)
+	}
+	checkPlan(d, root)
+	if err := f.err(); err != nil {
+		return nil, err
+	}
+	plan.Warnings = d.finishWarnings()
+	return &plan, nil
+}
+
+// parse returns the root of a text, or nil after a fault that leaves nothing to
+// look at.
+func (b *builder) parse(body string) (root *node) {
+	whole := func(what, fix string) *node {
+		b.add(Position{File: b.src.name, Line: 1, Col: 1}, 1, what, fix)
+		return nil
+	}
+	switch {
+	case len(body) > maxText:
+		b.src.lines = nil
+		return whole("the text is larger than "+showBytes(maxText), "check that this is a configuration")
+	case !utf8.ValidString(body):
+		b.notUTF8(body)
+		return nil
+	case strings.ContainsRune(body, 0):
+		return whole("the text has a NUL character", "check that this is a configuration")
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			// The parser is not ours; whatever it trips over is no configuration.
+			root = whole(fmt.Sprintf("the YAML parser failed: %v", r), "simplify the text: plain block mappings and lists are always read")
+		}
+	}()
+	tokens := lexer.Tokenize(body)
+	guard(b.faults, b, tokens)
+	if len(b.faults.list) > 0 {
+		return nil
+	}
+	file, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
+	if err != nil {
+		b.syntax(err)
+		return nil
+	}
+	var docs []ast.Node
+	for _, doc := range file.Docs {
+		if doc.Body != nil {
+			docs = append(docs, doc.Body)
+		}
+	}
+	switch {
+	case len(docs) == 0:
+		return whole("the configuration is empty", "begin with "+fiveLines)
+	case len(docs) > 1:
+		b.add(b.position(docs[1].GetToken()), 1, "a second YAML document begins here", "keep one document per file: remove the line ---")
+	}
+	n := b.build(docs[0])
+	if n.size > maxNodes {
+		b.add(n.pos, 1, "the configuration is too large when its aliases are expanded", "use fewer aliases")
+		return nil
+	}
+	return n
+}
+
+// fiveLines is the smallest configuration.
+const fiveLines = `listeners: {web: {bind: ":8080", pool: app}}, pools: {app: {backends: ["http://10.0.1.21:8080"]}}`
+
+func (b *builder) notUTF8(body string) {
+	line := 1
+	for i, r := range body {
+		if r == '\n' {
+			line++
+		}
+		if _, size := utf8.DecodeRuneInString(body[i:]); r == utf8.RuneError && size == 1 {
+			col := utf8.RuneCountInString(body[strings.LastIndexByte(body[:i], '\n')+1:i]) + 1
+			b.src.lines = nil // not to be shown
+			b.add(Position{File: b.src.name, Line: line, Col: col}, 1, "the text is not UTF-8", "save the file as UTF-8")
+			return
+		}
+	}
+}
+
+// syntax reports what the YAML parser refused, with a hint where the text shows
+// one of the usual slips.
+func (b *builder) syntax(err error) {
+	message, pos := err.Error(), Position{File: b.src.name, Line: 1, Col: 1}
+	var e yaml.Error
+	if errors.As(err, &e) {
+		message = e.GetMessage()
+		pos = b.position(e.GetToken())
+	}
+	what, fix := "this is not YAML ("+strings.TrimSpace(message)+")", "check the indentation, the colons and the brackets here"
+	line := b.src.line(pos.Line)
+	for _, slip := range slips {
+		if m := slip.pattern.FindStringIndex(line); m != nil {
+			pos.Col = utf8.RuneCountInString(line[:m[0]]) + 1
+			b.add(pos, utf8.RuneCountInString(line[m[0]:m[1]]), slip.what, slip.fix(line[m[0]:m[1]]))
+			return
+		}
+	}
+	b.add(pos, 1, what, fix)
+}
+
+var slips = []struct {
+	pattern *regexp.Regexp
+	what    string
+	fix     func(match string) string
+}{
+	{regexp.MustCompile(`^ *\t[ \t]*`), "YAML is not indented with tabs", func(string) string { return "use spaces" }},
+	{regexp.MustCompile(`(^|[^"'])\$\{[^}"']*\}`), "inside { } and [ ] YAML reads ${...} as its own", func(m string) string {
+		return `write "` + m[strings.IndexByte(m, '$'):] + `" in quotes`
+	}},
+	{regexp.MustCompile(`\[[0-9a-fA-F:.]*\]:[0-9]+`), "YAML reads an unquoted [ as the start of a list", func(m string) string { return `write "` + m + `" in quotes` }},
+	{regexp.MustCompile(`\*[ ,\]}]|\*$|\*\.[A-Za-z0-9.-]*`), "YAML reads an unquoted * as an alias", func(m string) string {
+		return `write "` + strings.TrimRight(m, " ,]}") + `" in quotes`
+	}},
+	{regexp.MustCompile("[@`][^ ,]*"), "YAML has no text that begins like this", func(m string) string { return `write "` + m + `" in quotes` }},
+	{regexp.MustCompile(`%[^ ,]*`), "YAML has no text that begins like this", func(m string) string { return `write "` + m + `" in quotes` }},
+}
