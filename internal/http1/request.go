@@ -133,17 +133,23 @@ func targetFault(c byte) *Error {
 	}
 }
 
-// partialVersion refuses what cannot become "HTTP/1.x CRLF" any more, so that
-// a client that ends its lines wrongly is told at once.
+// partialVersion judges fewer bytes than a version with its CRLF has, so that a
+// client that ends its lines wrongly is told at once.
 func partialVersion(b []byte) *Error {
-	const want = "HTTP/1."
-	for i, c := range b {
-		switch {
-		case i < len(want) && c != want[i], i == 7 && c != '0' && c != '1':
-			return versionFault(b)
-		case i == 8 && c != '\r':
-			return lineEndFault(b[i:])
+	const want = "HTTP/"
+	for i := range min(len(b), len(want)) {
+		if b[i] != want[i] {
+			return errVersion
 		}
+	}
+	if len(b) < 9 {
+		return nil
+	}
+	if v := binary.LittleEndian.Uint64(b); v != http11 && v != http10 {
+		return versionFault(b)
+	}
+	if b[8] != '\r' {
+		return lineEndFault(b[8:])
 	}
 	return nil
 }
@@ -159,13 +165,11 @@ func lineEndFault(b []byte) *Error {
 	}
 }
 
-// versionFault tells versions that exist elsewhere from garbage.
+// versionFault tells versions that exist elsewhere from garbage. b holds at
+// least 9 bytes.
 func versionFault(b []byte) *Error {
-	const want = "HTTP/"
-	if len(b) >= 8 && string(b[:5]) == want && class[b[5]]&class[b[7]]&digitChar != 0 && b[6] == '.' {
-		if len(b) == 8 || b[8] == '\r' {
-			return errVersionUnk
-		}
+	if string(b[:5]) == "HTTP/" && class[b[5]]&class[b[7]]&digitChar != 0 && b[6] == '.' && b[8] == '\r' {
+		return errVersionUnk
 	}
 	return errVersion
 }
