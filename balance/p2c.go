@@ -175,8 +175,13 @@ func (p *p2c) drawHand(h *hand, d *dice, r *Request) bool {
 			misses++
 		}
 	}
-	// Clean members are rare, or there are none: look at everyone.
-	for line := clean; h.n < p.choices; {
+	// Clean members are rare, or there are none: look at everyone, but in a large
+	// set not for more than two choices.
+	want := p.choices
+	if len(p.slots) > maxChoices {
+		want = 2
+	}
+	for line := clean; h.n < want; {
 		i, s := p.survey(d, r, h.list(), false)
 		if s == excluded || h.n > 0 && s != line {
 			break
