@@ -70,8 +70,8 @@ type Route struct {
 type PoolSummary struct {
 	Name                 string  `json:"name"`
 	Balance              string  `json:"balance"`
-	Ready                bool    `json:"ready"` // the first round of probes is over
-	Backends             int     `json:"backends"`
+	Ready                bool    `json:"ready"`   // the first round of probes is over
+	Backends             int     `json:"size"`    // how many there are
 	Serving              int     `json:"serving"` // backends that may get new work
 	Panic                bool    `json:"panic"`
 	InFlight             int64   `json:"in_flight"`
@@ -87,7 +87,7 @@ type PoolSummary struct {
 // Pool is a pool with its backends.
 type Pool struct {
 	PoolSummary
-	Members []Backend `json:"members"`
+	Members []Backend `json:"backends"`
 }
 
 // Backend is one backend.

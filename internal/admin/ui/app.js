@@ -122,7 +122,7 @@ function updatePool(e, p, now) {
   if (Number.isFinite(r)) e.series.push(r);
   if (e.series.length > history) e.series.shift();
   e.spark.draw(e.series);
-  const facts = [p.balance, `${p.serving} of ${p.backends} serving`, rate(r), `${count(p.in_flight)} in flight`];
+  const facts = [p.balance, `${p.serving} of ${p.size} serving`, rate(r), `${count(p.in_flight)} in flight`];
   if (p.queue_length) facts.push(`${count(p.queue_length)} waiting`);
   if (!p.ready) facts.push("first checks running");
   text(e.parts.facts, facts.join(" · "));
@@ -130,10 +130,10 @@ function updatePool(e, p, now) {
   text(e.parts.alarm, "panic: too few healthy backends, health is ignored");
 
   const wanted = e.parts.filter.value.trim().toLowerCase();
-  const matching = p.members.filter((b) => !wanted || `${b.id} ${b.url} ${b.health} ${b.admin} ${b.reason}`.toLowerCase().includes(wanted));
-  e.parts.filter.hidden = p.members.length <= 20;
+  const matching = p.backends.filter((b) => !wanted || `${b.id} ${b.url} ${b.health} ${b.admin} ${b.reason}`.toLowerCase().includes(wanted));
+  e.parts.filter.hidden = p.backends.length <= 20;
   // In a large pool what is in trouble comes first; a small one keeps its order.
-  if (p.members.length > rowsShown) matching.sort((a, b) => a.share - b.share || b.in_flight - a.in_flight);
+  if (p.backends.length > rowsShown) matching.sort((a, b) => a.share - b.share || b.in_flight - a.in_flight);
   const shown = matching.slice(0, rowsShown);
   keyed(
     e.parts.rows,
