@@ -19,8 +19,12 @@ const (
 // The draws are without replacement, so that the weights hold: with one member
 // of weight 5 among five of weight 1 the heavy one is in the hand with
 // 1/2 + 1/2 x 5/9 = 0.78, wins its comparisons until its load is five times the
-// other's, and gets 0.49 to 0.53 of the work at every load. (Two uniform draws
-// would have it in the hand with 1/3, the most it could then ever get.) A draw
+// other's, and gets 0.49 to 0.53 of the work at every load if it is five times as
+// fast. (Two uniform draws would have it in the hand with 1/3, the most it could
+// then ever get.) If it is as slow as the others but takes five at a time, load
+// over weight still sees one request on it as more than none elsewhere, and it
+// gets less while fewer requests than weights are in flight (0.38 at the worst,
+// 0.49 from 70 % load on), when it does not matter. A draw
 // that repeats a member is thrown again, 4 times at most; then the heaviest
 // other candidate completes the hand, which happens when one weight dwarfs all
 // the others.

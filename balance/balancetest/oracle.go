@@ -41,8 +41,14 @@ func Allowed(s *balance.Set, r balance.Request) []*balance.Backend {
 	return candidates
 }
 
+// Failer is the part of testing.TB that Check uses; rapid.T has it too.
+type Failer interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}
+
 // Check picks once and reports whether the pick is one that Allowed lists.
-func Check(t testing.TB, s *balance.Set, p balance.Picker, r balance.Request) (*balance.Backend, bool) {
+func Check(t Failer, s *balance.Set, p balance.Picker, r balance.Request) (*balance.Backend, bool) {
 	t.Helper()
 	allowed := Allowed(s, r)
 	b, ok := p.Pick(r)
