@@ -49,6 +49,7 @@ type inbuf struct {
 	r, w    int
 	headEnd int           // end of the parsed head in its buffer
 	last    int           // length of the last read of content
+	tried   int           // length of the head when parsing was last worth it
 	get     func() []byte // takeHeadBuffer, bound once: no closure per read
 }
 
@@ -68,7 +69,7 @@ func (b *inbuf) release() {
 	if b.buf != nil {
 		giveBuffer(b.buf)
 	}
-	b.buf, b.base, b.r, b.w, b.headEnd, b.last = nil, nil, 0, 0, 0, 0
+	b.buf, b.base, b.r, b.w, b.headEnd, b.last, b.tried = nil, nil, 0, 0, 0, 0, 0
 }
 
 // endMessage lets go of the head; bytes of the next message stay.
@@ -81,25 +82,31 @@ func (b *inbuf) endMessage() {
 		giveBuffer(b.base)
 		b.base = nil
 	}
-	b.headEnd, b.last = 0, 0
+	b.headEnd, b.last, b.tried = 0, 0, b.w-b.r
 }
 
 // more reads further bytes of a head, waiting without a buffer when there is
-// none yet. It reports whether parsing again can make a difference: a line has
-// ended or the limit is reached. Without that test a head that arrives byte by
-// byte would be parsed as often as it has bytes.
+// none yet. It reports whether parsing again is worth it: a line has ended, the
+// limit is reached, or there is a quarter more than when it was last worth it.
+// Without that test a head that arrives byte by byte would be parsed as often
+// as it has bytes.
 func (b *inbuf) more(limit int) (worth bool, err error) {
 	var n int
 	if b.buf == nil {
 		b.buf, n, err = b.nc.ReadInto(b.get)
-		b.r, b.w = 0, n
+		b.r, b.w, b.tried = 0, n, n
 		return n > 0, err
 	}
 	b.makeRoom(limit)
 	n, err = b.nc.Read(b.buf[b.w:])
 	fresh := b.buf[b.w : b.w+n]
 	b.w += n
-	return b.w-b.r >= limit || bytes.IndexByte(fresh, '\n') >= 0, err
+	size := b.w - b.r
+	worth = n > 0 && (size >= limit || size >= b.tried+b.tried/4+1 || bytes.IndexByte(fresh, '\n') >= 0)
+	if worth {
+		b.tried = size
+	}
+	return worth, err
 }
 
 // makeRoom leaves at least one free byte behind w, for a head of up to limit

@@ -113,6 +113,8 @@ func (c *ServerConn) ReadBody() ([]byte, error) {
 		if p != nil || err != nil {
 			if err != nil && err != io.EOF {
 				c.mustClose.Store(true)
+			} else if c.req.ExpectContinue {
+				c.wentOn()
 			}
 			return p, err
 		}
@@ -124,6 +126,15 @@ func (c *ServerConn) ReadBody() ([]byte, error) {
 			return nil, err
 		}
 	}
+}
+
+// wentOn notes that a client sends its content without having been told to.
+func (c *ServerConn) wentOn() {
+	c.mu.Lock()
+	if c.asked == askedPending {
+		c.asked = askedSent
+	}
+	c.mu.Unlock()
 }
 
 // goOn sends 100 Continue where it is due.

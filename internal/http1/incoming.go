@@ -27,9 +27,7 @@ func (in *incoming) begin(n int, kind message.Body, length int64) {
 	in.consumeHead(n)
 	in.kind, in.pending, in.fault = kind, nil, nil
 	in.left.Store(length)
-	if kind == message.Chunked {
-		in.chunks.Reset()
-	}
+	in.chunks.Reset() // of any kind: Trailers must not be those of an earlier message
 	in.done.Store(kind == message.NoBody || kind == message.Sized && length == 0)
 }
 
