@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/balance"
+	"github.com/weirlb/weir/internal/clock"
 )
 
 // PollEvent says why a Poller called back.
@@ -235,6 +236,12 @@ func (p *Poller) releaseLocked(t Ticket) (func(PollEvent), bool) {
 	*s = pollSlot{gen: gen, pos: p.free}
 	p.free = t.slot
 	p.live--
+	if p.live == 0 && p.running && !p.closed {
+		// The goroutine may sleep until a deadline that nobody waits for any more.
+		if end := clock.Now().Add(linger); p.armed == 0 || p.armed > end {
+			p.armLocked(end)
+		}
+	}
 	return fn, true
 }
 
