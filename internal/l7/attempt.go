@@ -432,8 +432,12 @@ func (e *exchange) settle(f *Failure) {
 	if e.lease.Backend() == nil {
 		return
 	}
-	if e.up != nil && !f.failed() && !e.body.running() && e.up.Reusable() {
+	if !f.failed() {
+		e.settlePump()
+	}
+	if e.up != nil && !f.failed() && !e.body.pumping && e.up.Reusable() {
 		e.w.target(nil)
+		e.up.Release()
 		e.target.Put(e.up, e.now)
 		e.up = nil
 	}

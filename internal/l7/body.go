@@ -52,9 +52,10 @@ type body struct {
 	failure  Failure // how the pump ended
 
 	// Atomic.
-	over atomic.Bool  // the pump has ended, well or badly
-	quit atomic.Bool  // the pump shall end
-	last atomic.Int64 // balance.Instant when the pump last sent something
+	over    atomic.Bool  // the pump has ended, well or badly
+	drained atomic.Bool  // all content has been read from the client
+	quit    atomic.Bool  // the pump shall end
+	last    atomic.Int64 // balance.Instant when the pump last sent something
 }
 
 func (b *body) reset() {
@@ -62,6 +63,7 @@ func (b *body) reset() {
 	b.pumping, b.orphan = false, nil
 	b.keep, b.keeping, b.kept, b.lost, b.read, b.failure = b.keep[:0], false, false, false, 0, Failure{}
 	b.over.Store(false)
+	b.drained.Store(false)
 	b.quit.Store(false)
 	b.last.Store(0)
 	if cap(b.keep) > keepRetained {
@@ -236,6 +238,7 @@ func (e *exchange) pumpBody(up Upstream) Failure {
 		}
 		b.retain(p, e.rt.RetryBody)
 		if end {
+			b.drained.Store(true)
 			b.kept = b.keeping
 			b.trailers = e.req.Body == message.Chunked && e.d.Trailers().Len() > 0
 		}
@@ -298,6 +301,7 @@ func (e *exchange) spliceBody(up Upstream) (f Failure, moved bool) {
 	})
 	switch {
 	case err == nil:
+		b.drained.Store(true)
 		return Failure{}, true
 	case errors.Is(err, netconn.ErrNoSplice):
 		return Failure{}, false
@@ -368,7 +372,30 @@ func (b *body) join() {
 	}
 }
 
-// sent reports that all of a pumped request's content left for the backend.
-func (b *body) sent() bool {
-	return b.pumped && (!b.pumping || b.over.Load()) && !b.failure.failed()
+// taken reports that the client has nothing more to send: its connection may
+// carry a further request, whatever becomes of this one's content.
+func (b *body) taken() bool {
+	if b.pumping {
+		return b.drained.Load()
+	}
+	return b.whole || b.pumped && b.drained.Load()
+}
+
+// lastWrite is how long the end of an exchange waits for the pump to finish its
+// last write. The backend has answered in full: it has either read that write,
+// and the pump need only be scheduled, or it never will.
+const lastWrite = 50 * time.Millisecond
+
+// settlePump joins a pump that has only its last write to finish.
+func (e *exchange) settlePump() {
+	b := &e.body
+	if !b.pumping || !b.drained.Load() && !b.over.Load() {
+		return
+	}
+	if e.up != nil && !b.over.Load() {
+		if c := e.up.Conn(); c != nil {
+			c.SetWriteDeadline(e.now.Add(lastWrite))
+		}
+	}
+	b.join()
 }

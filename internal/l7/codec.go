@@ -114,6 +114,9 @@ type Upstream interface {
 	// Reusable reports that the message is complete both ways, that no close was
 	// announced and that no stray byte has arrived.
 	Reusable() bool
+	// Release gives the buffers back before the connection is kept; the answer's
+	// head is no longer valid.
+	Release()
 	// Takeover gives the connection away after a 101.
 	Takeover() (c *netconn.Conn, buffered []byte)
 	// Close closes the connection.

@@ -38,7 +38,7 @@ func (e *exchange) relay() Failure {
 		return e.switchProtocols()
 	}
 	e.prepareAnswer()
-	if !e.body.whole && !e.body.sent() {
+	if !e.body.taken() {
 		// An answer before the content was complete. The backend may go on reading
 		// or not; the client learns that this connection ends.
 		e.d.MarkClose()

@@ -36,6 +36,5 @@ func (h http1Target) Put(u Upstream, now balance.Instant) {
 		u.Close()
 		return
 	}
-	c.Release() // an idle connection holds no buffer
 	h.t.Put(c, now)
 }
