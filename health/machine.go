@@ -40,13 +40,14 @@ type Machine struct {
 	proven    balance.Instant // when the last probation was passed
 
 	// The verdict, composed of both.
-	state   State
-	share   float64
-	reason  Reason
-	why     string
-	since   balance.Instant // of state and share
-	flips   int
-	history []Change
+	state     State
+	share     float64
+	reason    Reason
+	why       string
+	lastError string          // of a probe that has not decided anything
+	since     balance.Instant // of state and share
+	flips     int
+	history   []Change
 }
 
 // sent is a failed probe of the current streak.
@@ -134,17 +135,24 @@ func (m *Machine) Probe(now balance.Instant, r ProbeResult, lastGood balance.Ins
 		return false
 	}
 	if r.Outcome == Pass || r.Outcome == Overloaded {
-		return m.passed(now, r.Outcome)
+		return m.passed(now, r)
 	}
-	return m.failed(now, r, lastGood)
+	changed := m.failed(now, r, lastGood)
+	if m.reason == ReasonProbeFailing && m.share > 0 && !changed {
+		m.why = m.lastError // the latest, though nothing has changed
+	}
+	return changed
 }
 
-func (m *Machine) passed(now balance.Instant, o ProbeOutcome) bool {
+func (m *Machine) passed(now balance.Instant, r ProbeResult) bool {
+	if m.BrokenByFact() && r.Sent < m.since {
+		return false // sent before the connections failed
+	}
 	m.fails, m.oddRun, m.waited = m.fails[:0], 0, 0
 	m.failing, m.suspect = false, false
 	m.passes++
 	to := StateHealthy
-	if o == Overloaded {
+	if r.Outcome == Overloaded {
 		to = StateOverloaded
 	}
 	why := "probe passed"
@@ -201,10 +209,11 @@ func (m *Machine) failed(now balance.Instant, r ProbeResult, lastGood balance.In
 		if len(m.fails) == 0 {
 			why += " (outvoted by real requests that succeeded)"
 		}
+		m.lastError = why
 		return m.refresh(now, why)
 	}
 	why = fmt.Sprintf("%d of %d probes failed: %s", len(m.fails), need, why)
-	m.word, m.cause, m.fact = verdict, r.Cause, false
+	m.word, m.cause, m.fact, m.suspect = verdict, r.Cause, false, false
 	m.fails, m.odd, m.oddRun = m.fails[:0], verdict, 1
 	return m.refresh(now, why)
 }
@@ -213,7 +222,7 @@ func (m *Machine) failed(now balance.Instant, r ProbeResult, lastGood balance.In
 // the suspicion has passed.
 func (m *Machine) SetSuspect(now balance.Instant, v bool, c Cause) {
 	m.suspect = v && m.word != StateBroken && m.word != StateNotReady
-	why := m.why
+	why := "reachable again"
 	if v {
 		why = "a connection failed: " + c.String()
 	}
@@ -329,7 +338,7 @@ func (m *Machine) refresh(now balance.Instant, why string) bool {
 		}
 		m.since = now
 	}
-	if changed || reason != m.reason || reason != None {
+	if changed || reason != m.reason {
 		m.why = why
 	}
 	m.state, m.share, m.reason = state, share, reason

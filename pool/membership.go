@@ -3,6 +3,8 @@
 package pool
 
 import (
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/weirlb/weir/balance"
@@ -41,7 +43,7 @@ func (c *core) update(now balance.Instant, specs []Spec) {
 		}
 		keep[s.ID] = m
 		order = append(order, m)
-		c.respec(m, *s)
+		c.respec(m, *s, false)
 	}
 	for _, m := range c.order {
 		if keep[m.core.spec.ID] != m {
@@ -93,8 +95,9 @@ func (c *core) add(now balance.Instant, s Spec, first bool, fresh *int) *member 
 	return m
 }
 
-// respec takes weight, zone and tier of a member from its spec.
-func (c *core) respec(m *member, s Spec) {
+// respec takes weight, zone and tier of a member from its spec, and what the
+// operator says; again, when that was just said.
+func (c *core) respec(m *member, s Spec, again bool) {
 	st := &m.core
 	old := st.weight
 	if s.Backup != st.backup {
@@ -111,7 +114,7 @@ func (c *core) respec(m *member, s Spec) {
 	if st.weight != old {
 		c.dirty = true
 	}
-	c.setAdmin(m, o, false)
+	c.setAdmin(m, o, again)
 	c.recount(m)
 }
 
@@ -247,28 +250,26 @@ func (c *core) override(now balance.Instant, id string, w Override) {
 		o = &override{}
 		c.overrides[id] = o
 	}
-	why := ""
+	var said []string
 	if w.Admin != nil {
 		o.admin, o.adminSince, o.deadline = *w.Admin, now, w.Deadline
 		o.hasAdmin = *w.Admin != balance.Enabled
-		why = w.Admin.String()
+		said = append(said, w.Admin.String())
 	}
-	if w.ResetWeight {
+	switch {
+	case w.ResetWeight:
 		o.hasWeight = false
-		why += " weight reset"
-	} else if w.Weight != nil {
+		said = append(said, "weight reset")
+	case w.Weight != nil:
 		o.weight, o.hasWeight, o.weightSince = *w.Weight, true, now
-		why += " weight"
+		said = append(said, fmt.Sprintf("weight %d", *w.Weight))
 	}
 	if !o.hasAdmin && !o.hasWeight {
 		delete(c.overrides, id)
 	}
 	m := c.byID[id]
-	c.notice(m, Notice{Kind: Overridden, Why: why})
+	c.notice(m, Notice{Kind: Overridden, Why: strings.Join(said, ", ")})
 	if m != nil {
-		c.respec(m, m.core.spec)
-		if w.Admin != nil && o.hasAdmin {
-			c.setAdmin(m, o, true)
-		}
+		c.respec(m, m.core.spec, w.Admin != nil)
 	}
 }

@@ -4,6 +4,7 @@ package pool
 
 import (
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -43,6 +44,7 @@ type Pool struct {
 
 	mu      sync.Mutex
 	core    core
+	last    *publication
 	outbox  []effect        // for the driver, executed by whoever runs Advance
 	wakeAt  balance.Instant // when time must be looked at again
 	hasWake bool
@@ -175,20 +177,26 @@ func (p *Pool) step(ev event) {
 	}
 }
 
-// build makes a publication what requests read.
+// build makes a publication what requests read. A picker whose members are
+// the same as before is kept.
 func (p *Pool) build(pub *publication) {
-	set := func(i int, members []balance.Member) balance.Picker {
-		return p.cfg.Policy.Build(balance.NewSet(members, p.cfg.Instance, pub.panicked[i]))
+	old, last := p.view.Load(), p.last
+	v := &view{members: pub.members, admit: pub.admit, panicked: pub.panicked[0] || pub.panicked[1]}
+	if last != nil && last.panicked[0] == pub.panicked[0] && slices.Equal(last.first, pub.first) {
+		v.first = old.first
+	} else {
+		v.first = p.cfg.Policy.Build(balance.NewSet(pub.first, p.cfg.Instance, pub.panicked[0]))
 	}
-	v := &view{
-		first: set(0, pub.first), members: pub.members,
-		admit: pub.admit, panicked: pub.panicked[0] || pub.panicked[1],
-	}
-	if len(pub.second) > 0 {
-		v.second = set(1, pub.second)
+	switch {
+	case len(pub.second) == 0:
+	case last != nil && last.panicked[1] == pub.panicked[1] && slices.Equal(last.second, pub.second):
+		v.second = old.second
+	default:
+		v.second = p.cfg.Policy.Build(balance.NewSet(pub.second, p.cfg.Instance, pub.panicked[1]))
 	}
 	v.index()
 	p.view.Store(v)
+	p.last = pub
 	p.builds.Add(1)
 }
 

@@ -159,11 +159,13 @@ func (c *core) snapshot(m *member) BackendSnapshot {
 	}
 	b.P50, b.P99 = m.hist.quantiles(from)
 	switch {
+	case s.leaving:
+		b.Share, b.Reason = 0, health.None
 	case b.Admin != balance.Enabled:
 		b.Share, b.Reason = 0, health.ReasonOverride
 	case s.floored:
 		b.Reason = health.ReasonFloor
-	case c.alarm.open && !s.backup && h.Share() == 0 && s.class != unreachable:
+	case c.alarm.open && c.alarm.said && !s.backup && h.Share() == 0 && s.class != unreachable:
 		b.Reason = health.ReasonPanic
 	}
 	return b

@@ -3,6 +3,7 @@
 package pool
 
 import (
+	"slices"
 	"time"
 
 	"github.com/weirlb/weir/balance"
@@ -94,6 +95,8 @@ type core struct {
 	dirty     bool // the published view is out of date
 	published balance.Instant
 	ever      bool // something was published
+	hurried   bool // out of turn, because nobody was left
+	hurriedAt balance.Instant
 
 	awaited int // first probes that Ready waits for
 	readyBy balance.Instant
@@ -208,12 +211,42 @@ func (c *core) settleReady(now balance.Instant) {
 // publish asks for new pickers, at most once in publishEvery; the first change
 // of a quiet period is published at once.
 func (c *core) publish(now balance.Instant) {
-	if !c.dirty || c.ever && now.Sub(c.published) < publishEvery {
+	if !c.dirty {
 		return
 	}
-	c.dirty, c.ever, c.published = false, true, now
-	c.do(effect{kind: doPublish, publish: c.compose()})
+	if c.ever && now.Sub(c.published) < publishEvery {
+		if c.hurried && now.Sub(c.hurriedAt) < publishEvery || !c.starved() {
+			return
+		}
+		c.hurried, c.hurriedAt = true, now
+	}
+	c.dirty = false
+	pub := c.compose()
+	if c.ever && pub.equal(c.hot.last) {
+		return // classes moved, but not who is in
+	}
+	c.ever, c.published = true, now
+	c.do(effect{kind: doPublish, publish: pub})
 	c.do(effect{kind: doKick})
+}
+
+// starved reports that what is published has nobody left who takes work, so
+// that the next publication must not wait: that would be refusals.
+func (c *core) starved() bool {
+	last := c.hot.last
+	for i, tier := range [2][]balance.Member{last.first, last.second} {
+		for _, m := range tier {
+			if m.Backend.Admin() == balance.Enabled && (last.panicked[i] || m.Backend.Share() > 0) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func (p *publication) equal(q *publication) bool {
+	return p.admit == q.admit && p.panicked == q.panicked && slices.Equal(p.members, q.members) &&
+		slices.Equal(p.first, q.first) && slices.Equal(p.second, q.second)
 }
 
 // compose gathers the members that the two tiers' pickers are built over.

@@ -147,12 +147,15 @@ func (c *core) shareEjects(now balance.Instant, m *member) bool {
 	}
 	var others tally
 	for _, o := range c.order {
-		if o == m || o.core.class != serving {
+		if o == m {
 			continue
 		}
 		t := o.tally()
 		others.bad += t.bad - o.core.base[0].bad
 		others.answers += t.answers - o.core.base[0].answers
+	}
+	if others.answers == 0 {
+		return false // nothing to compare with
 	}
 	two := m.errTwo.Load() || s.errTwoBefore
 	poolTwo := c.hot.twoClients.Load() || c.stats.twoBefore
