@@ -128,17 +128,13 @@ func (d *decoder) checkLoops(root *node) {
 	all := d.sockets(root)
 	for i := range d.plan.Pools {
 		p := &d.plan.Pools[i]
-		items := root.at("pools", p.Name, "backends").items
 		for j := range p.Backends {
 			b := &p.Backends[j]
 			for _, s := range all {
-				if !reaches(b.Address, s.bind) {
+				if b.Address == "" || !reaches(b.Address, s.bind) {
 					continue
 				}
 				at := &node{kind: scalar, pos: b.Pos, width: 1}
-				if j < len(items) {
-					at = items[j].at("url")
-				}
 				if strings.HasPrefix(s.what, "listener ") {
 					d.warn(at, "forwards_to_self", "backend "+b.ID+" is weir's own "+s.what+": requests may go round in circles")
 				} else {

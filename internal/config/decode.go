@@ -46,7 +46,24 @@ type spec struct {
 	doc   string // one line
 	later bool   // known, but only its default is built
 	subs  []*spec
-	list  bool // subs describe each item of a list, or each named entry
+	in    *spec // the key above, nil at the top
+	list  bool  // subs describe each item of a list, or each named entry
+}
+
+// full is the name with that of the block around it, where that helps.
+func (s *spec) full() string {
+	if s.in == nil || s.in.list {
+		return s.name
+	}
+	return s.in.name + "." + s.name
+}
+
+// adopt tells every spec below list where it is.
+func adopt(list []*spec, in *spec) {
+	for _, s := range list {
+		s.in = in
+		adopt(s.subs, s)
+	}
 }
 
 // field is one key of a block that is kept in a T.
@@ -105,7 +122,7 @@ func readBlock[T any](d *decoder, n *node, what string, fields []field[T], t *T)
 	}
 	for _, p := range n.pairs {
 		if !slices.ContainsFunc(fields, func(f field[T]) bool { return f.spec().name == p.key.text }) {
-			d.unknownKey(p.key, what, specsOf(fields))
+			d.unknownKey(p, what, specsOf(fields))
 		}
 	}
 }
@@ -157,7 +174,8 @@ func specsOf[T any](fields []field[T]) []*spec {
 
 // unknownKey reports a key that is not known in a block: with the nearest one
 // that is, or the place where this one belongs.
-func (d *decoder) unknownKey(key *node, what string, known []*spec) {
+func (d *decoder) unknownKey(p pair, what string, known []*spec) {
+	key := p.key
 	names := make([]string, len(known))
 	for i, s := range known {
 		names[i] = s.name
@@ -165,6 +183,10 @@ func (d *decoder) unknownKey(key *node, what string, known []*spec) {
 	fix := ""
 	if before, after, ok := strings.Cut(key.text, ":"); ok && slices.Contains(names, before) {
 		d.fault(key, quote(key.text)+" is not a key", "put a space behind the colon: "+before+": "+after)
+		return
+	}
+	if p.value.kind == scalar && strings.HasPrefix(p.value.text, "//") {
+		d.fault(key, "a URL has a space in it, so YAML reads a mapping", `write "`+key.text+":"+p.value.text+`" in quotes`)
 		return
 	}
 	homes := homesOf(key.text)

@@ -9,13 +9,14 @@ import (
 
 // leaf is a key whose value is kept in a V.
 type leaf[T, V any] struct {
-	s     spec
-	codec codec[V]
-	at    func(*T) *V // nil: known but not built; only the default is accepted
-	words []namedValue[V]
-	offV  V
-	auto  func(*T) V // decides "auto"
-	def   func() V
+	s      spec
+	codec  codec[V]
+	at     func(*T) *V // nil: known but not built; only the default is accepted
+	words  []namedValue[V]
+	offV   V
+	auto   func(*T) V // decides "auto"
+	noNone bool       // "none" would be ambiguous
+	def    func() V
 }
 
 type namedValue[V any] struct {
@@ -68,6 +69,13 @@ func (l *leaf[T, V]) off(word string, v V) *leaf[T, V] {
 	return l
 }
 
+// zero says that 0 is the value that allows nothing, so that "none", which could
+// mean no limit as well as nothing, is refused.
+func (l *leaf[T, V]) zero() *leaf[T, V] {
+	l.noNone = true
+	return l
+}
+
 // word gives a name to a value.
 func (l *leaf[T, V]) word(name string, v V) *leaf[T, V] {
 	l.words = append(l.words, namedValue[V]{name, v})
@@ -87,6 +95,13 @@ func (l *leaf[T, V]) spec() *spec { return &l.s }
 func (l *leaf[T, V]) scan(d *decoder, n *node) (V, bool) {
 	if l.s.off != "" && switchedOff(n) {
 		return l.offV, true
+	}
+	if l.noNone && switchedOff(n) {
+		if n.text != "none" {
+			return l.offV, true
+		}
+		d.fault(n, l.s.name+": none could mean no limit or nothing at all", "write 0 for nothing, or a number")
+		return l.offV, false
 	}
 	if n.kind == scalar {
 		for _, w := range l.words {
@@ -108,7 +123,7 @@ func (l *leaf[T, V]) read(d *decoder, n *node, t *T) bool {
 	case l.at != nil:
 		*l.at(t) = v
 	case !same(l.show(v), l.show(l.def())) && !(l.s.off != "" && switchedOff(n)):
-		d.fault(n, l.s.name+" is not built yet in this version", "remove it"+leaveAt(l.s.def))
+		d.fault(n, l.s.full()+" is not built yet in this version", "remove it"+leaveAt(l.s.def))
 	}
 	return false
 }

@@ -127,7 +127,7 @@ func (b *builder) parse(body string) (root *node) {
 	case len(docs) == 0:
 		return whole("the configuration is empty", "begin with "+fiveLines)
 	case len(docs) > 1:
-		b.add(b.position(docs[1].GetToken()), 1, "a second YAML document begins here", "keep one document per file: remove the line ---")
+		b.add(b.begin(docs[1]), 1, "a second YAML document begins here", "keep one document per file: remove the line ---")
 	}
 	n := b.build(docs[0])
 	if n.size > maxNodes {
@@ -188,6 +188,9 @@ var slips = []struct {
 	{regexp.MustCompile(`\[[0-9a-fA-F:.]*\]:[0-9]+`), "YAML reads an unquoted [ as the start of a list", func(m string) string { return `write "` + m + `" in quotes` }},
 	{regexp.MustCompile(`\*[ ,\]}]|\*$|\*\.[A-Za-z0-9.-]*`), "YAML reads an unquoted * as an alias", func(m string) string {
 		return `write "` + strings.TrimRight(m, " ,]}") + `" in quotes`
+	}},
+	{regexp.MustCompile(`[\[,{:] *:[0-9]+`), "in [ ] and { } YAML reads an unquoted colon as its own", func(m string) string {
+		return `write "` + strings.TrimLeft(m[1:], " ") + `" in quotes`
 	}},
 	{regexp.MustCompile("[@`][^ ,]*"), "YAML has no text that begins like this", func(m string) string { return `write "` + m + `" in quotes` }},
 	{regexp.MustCompile(`%[^ ,]*`), "YAML has no text that begins like this", func(m string) string { return `write "` + m + `" in quotes` }},

@@ -257,11 +257,11 @@ func share(lo, hi float64) codec[float64] {
 			what, fix := number(digits, true)
 			switch {
 			case !ok && what == "":
-				v, err := strconv.ParseFloat(text, 64)
-				if err == nil && v < 1 && v > 0 {
-					text = trimZeros(strconv.FormatFloat(v*100, 'f', 4, 64))
+				percent := text
+				if v, err := strconv.ParseFloat(text, 64); err == nil && v < 1 && v > 0 {
+					percent = trimZeros(strconv.FormatFloat(v*100, 'f', 4, 64))
 				}
-				return 0, quote(text) + " is not a share", "write it as a percentage, " + text + "%"
+				return 0, quote(text) + " is not a share", "write it as a percentage, " + percent + "%"
 			case !ok:
 				return 0, quote(text) + " is not a share", "write a percentage such as 20%"
 			case what != "" && strings.HasPrefix(fix, "write ") && fix != "write digits" && fix != "write digits only" && fix != "write a positive number":
@@ -343,6 +343,9 @@ func showBytes(v int64) string {
 			return strconv.FormatInt(v/u.bytes, 10) + u.name
 		}
 	}
+	if v == 0 {
+		return "0"
+	}
 	return strconv.FormatInt(v, 10) + "B"
 }
 
@@ -356,6 +359,9 @@ func size(lo, hi int64, per string) codec[int64] {
 	return simple[int64]{
 		name: name, limits: limits,
 		parse: func(text string) (int64, string, string) {
+			if text == "0" && lo == 0 {
+				return 0, "", ""
+			}
 			v, what, fix := bytesText(text, per)
 			switch {
 			case what != "":

@@ -42,7 +42,8 @@ func init() {
 		poolsField,
 		listenersField,
 	}
-	schema = specsOf(planFields)
+	schema = specsOf(printOrder())
+	adopt(schema, nil)
 }
 
 var adminFields = []field[Admin]{
@@ -85,8 +86,8 @@ var limitFields = []field[Limits]{
 var metricFields = []field[Metrics]{
 	key("codes", "class", choice([]string{"class", "exact"}), func(m *Metrics) *string { return &m.Codes },
 		"label of codes: class is 2xx, 4xx, ... with 429, 499, 502, 503 and 504 verbatim"),
-	key("backend_series", "500", integer(1, 1_000_000), func(m *Metrics) *int { return &m.BackendSeries },
-		"pools above this size have no series per backend").off("none", 0),
+	key("backend_series", "500", integer(0, 1_000_000), func(m *Metrics) *int { return &m.BackendSeries },
+		"pools above this size have no series per backend").zero(),
 }
 
 var upgradeFields = []field[Plan]{
@@ -134,6 +135,9 @@ func isPrivate(bind string) bool {
 // splitBind splits host:port; the host is without brackets, empty for all.
 func splitBind(bind string) (host, port string) {
 	i := strings.LastIndexByte(bind, ':')
+	if i < 0 {
+		return bind, ""
+	}
 	return strings.Trim(bind[:i], "[]"), bind[i+1:]
 }
 

@@ -67,18 +67,18 @@ var poolFields = []field[Pool]{
 	keys("retry", "retries of the pool; every key of a route's retry too", func(p *Pool) *Pool { return p }, poolRetryFields).
 		offMeans(func(p *Pool) { p.Retry.Attempts = 1 }),
 	keys("sticky", "sessions", func(p *Pool) *Pool { return p }, []field[Pool]{
-		later[Pool]("cookie", "", text("name", nil), "name of the cookie").off("off", ""),
-		later[Pool]("ttl", "", text("duration", nil), "life of the cookie").off("off", ""),
-		later[Pool]("secure", "", text("word", nil), "Secure").off("off", ""),
-		later[Pool]("same_site", "", text("word", nil), "SameSite").off("off", ""),
-		later[Pool]("secret_file", "", text("file", nil), "key of signatures").off("off", ""),
+		later[Pool, string]("cookie", "", anything("name"), "name of the cookie").off("off", ""),
+		later[Pool, string]("ttl", "", anything("duration"), "life of the cookie").off("off", ""),
+		later[Pool, string]("secure", "", anything("word"), "Secure").off("off", ""),
+		later[Pool, string]("same_site", "", anything("word"), "SameSite").off("off", ""),
+		later[Pool, string]("secret_file", "", anything("file"), "key of signatures").off("off", ""),
 	}).offMeans(func(*Pool) {}),
 	keys("timeouts", "toward backends", func(p *Pool) *PoolTimeouts { return &p.Timeouts }, poolTimeoutFields).checked(warnTimeouts),
 	keys("upstream", "kept connections, per backend", func(p *Pool) *Upstream { return &p.Upstream }, upstreamFields),
 	keys("tls", "of https backends", func(p *Pool) *PoolTLS { return &p.TLS }, poolTLSFields).checked(checkPoolTLS),
 	keys("zone", "zones", func(p *Pool) *Pool { return p }, []field[Pool]{
-		later[Pool]("local", "", text("zone", nil), "weir's own zone").off("off", ""),
-		later[Pool]("min_size", "", text("number", nil), "backends below which zones do not count").off("off", ""),
+		later[Pool, string]("local", "", anything("zone"), "weir's own zone").off("off", ""),
+		later[Pool, string]("min_size", "", anything("number"), "backends below which zones do not count").off("off", ""),
 	}).offMeans(func(*Pool) {}),
 	later[Pool]("send_proxy_protocol", "off", choice([]string{"v1", "v2"}), "the PROXY header toward backends").off("off", ""),
 	keys("drain", "draining", func(p *Pool) *Pool { return p }, []field[Pool]{
@@ -339,9 +339,13 @@ func checkActive(d *decoder, n *node, a *Active) {
 	case a.Protocol == "tcp" && a.Path != "":
 		d.fault(n.at("path"), "a tcp check has no path", "remove path, or write protocol: http")
 	case a.Protocol == "tcp":
-		for _, name := range []string{"method", "expect", "host"} {
-			if p := n.get(name); p != nil && p.value.text != "auto" {
-				d.fault(p.key, name+" says nothing with a tcp check", "add path to make it an http check, or remove "+name)
+		std := defaultsOf(activeFields)
+		for _, k := range []struct {
+			name  string
+			given bool
+		}{{"method", a.Method != std.Method}, {"expect", !slices.Equal(a.Expect, std.Expect)}, {"host", a.Host != std.Host}} {
+			if k.given {
+				d.fault(n.at(k.name), k.name+" says nothing with a tcp check", "add path to make it an http check, or remove "+k.name)
 			}
 		}
 	}
@@ -385,7 +389,7 @@ var poolLimitFields = []field[PoolLimits]{
 	key("connections", "none", count[int64](manyInt), func(l *PoolLimits) *int64 { return &l.Connections }, "connections to one backend").off("none", 0),
 	key("requests", "none", count[int64](manyInt), func(l *PoolLimits) *int64 { return &l.Requests }, "requests in flight on one backend").off("none", 0),
 	key("pool_requests", "none", count[int64](manyInt), func(l *PoolLimits) *int64 { return &l.PoolRequests }, "requests in flight in the pool").off("none", 0),
-	key("queue", "128", integer(1, 1_000_000), func(l *PoolLimits) *int { return &l.Queue }, "requests that wait when all is full; none: answered at once").off("none", 0),
+	key("queue", "128", integer(0, 1_000_000), func(l *PoolLimits) *int { return &l.Queue }, "requests that wait when all is full; 0: answered at once").zero(),
 	key("queue_timeout", "2s", duration(tick, time.Hour), func(l *PoolLimits) *time.Duration { return &l.QueueTimeout }, "how long they wait"),
 }
 
@@ -394,8 +398,8 @@ var poolRetryFields = append([]field[Pool]{
 	key("window", "10s", duration(time.Second, time.Hour), func(p *Pool) *time.Duration { return &p.Budget.Window }, "over which the budget counts"),
 	key("min_per_second", "3", decimal(0, 1_000_000), func(p *Pool) *float64 { return &p.Budget.MinPerSecond }, "retries that are always allowed"),
 	keys("backoff", "before a retry", func(p *Pool) *Budget { return &p.Budget }, []field[Budget]{
-		key("base", "25ms", duration(tick, time.Minute), func(b *Budget) *time.Duration { return &b.Base }, "first wait, jittered"),
-		key("max", "250ms", duration(tick, time.Hour), func(b *Budget) *time.Duration { return &b.Max }, "longest wait"),
+		key("base", "25ms", duration(tick, time.Minute), func(b *Budget) *time.Duration { return &b.Base }, "first wait, jittered").off("none", 0),
+		key("max", "250ms", duration(tick, time.Hour), func(b *Budget) *time.Duration { return &b.Max }, "longest wait").off("none", 0),
 	}).offMeans(func(b *Budget) { b.Base, b.Max = 0, 0 }).checked(func(d *decoder, n *node, b *Budget) {
 		if b.Base > b.Max {
 			d.fault(n.at("base"), "base ("+showDuration(b.Base)+") is longer than max ("+showDuration(b.Max)+")", "make max longer")
@@ -414,7 +418,7 @@ var poolTimeoutFields = []field[PoolTimeouts]{
 }
 
 var upstreamFields = []field[Upstream]{
-	key("max_idle", "64", integer(1, 100_000), func(u *Upstream) *int { return &u.MaxIdle }, "idle connections kept").off("none", 0),
+	key("max_idle", "64", integer(0, 100_000), func(u *Upstream) *int { return &u.MaxIdle }, "idle connections kept").zero(),
 	key("max_requests", "none", count[int64](manyInt), func(u *Upstream) *int64 { return &u.MaxRequests }, "requests per connection").off("none", 0),
 	later[Upstream]("bind", "[]", listOf(text("address", nil), nil), "addresses to connect from"),
 	key("reuse_unsafe_within", "500ms", duration(tick, time.Hour), func(u *Upstream) *time.Duration { return &u.ReuseUnsafeWithin },
@@ -475,7 +479,7 @@ func endPool(d *decoder, key, n *node, p *Pool) {
 	if !primary {
 		d.warn(given.value, "all_backup", "every backend of pool "+p.Name+" is a backup, so they are used as if none were")
 	}
-	if t := n.get("tls"); t != nil && !secure {
+	if t := n.get("tls"); t != nil && !secure && p.TLS != (PoolTLS{}) {
 		d.warn(t.key, "tls_unused", "no backend of pool "+p.Name+" is https, so tls says nothing")
 	}
 }

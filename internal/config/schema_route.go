@@ -60,7 +60,7 @@ var routeFields = []field[Route]{
 		"compare and forward the path's original bytes instead of its normal form"),
 	keys("match", "conditions; all must hold, none matches everything", func(r *Route) *Match { return &r.Match }, matchFields),
 	key[Route, string]("pool", "", poolName{}, func(r *Route) *string { return &r.Pool }, "where requests go"),
-	later[Route]("split", "none", text("mapping", nil), "several pools with weights").off("none", ""),
+	later[Route, string]("split", "none", anything("mapping"), "several pools with weights").off("none", "none"),
 	maybe("redirect", "none", "answer with a Location; what is absent is taken from the request", func(r *Route) **Redirect { return &r.Redirect }, redirectFields, checkRedirect),
 	maybe("respond", "none", "answer without a backend", func(r *Route) **Respond { return &r.Respond }, respondFields, nil),
 	keys("rewrite", "what is forwarded", func(r *Route) *Rewrite { return &r.Rewrite }, rewriteFields).offMeans(func(w *Rewrite) { *w = Rewrite{} }).checked(checkRewrite),
@@ -86,24 +86,24 @@ var matchFields = []field[Match]{
 		parts: func(h HeaderMatch) (string, string) { return h.Name, h.Value },
 	}, func(m *Match) *[]HeaderMatch { return &m.Headers }, "field lines with exactly these values"),
 	later[Match]("path_regex", "none", text("pattern", nil), "a pattern of paths").off("none", ""),
-	later[Match, string]("query", "{}", noMap{}, "query parameters").off("none", ""),
-	later[Match, string]("cookies", "{}", noMap{}, "cookies").off("none", ""),
+	later[Match, string]("query", "{}", anything("mapping"), "query parameters").off("none", ""),
+	later[Match, string]("cookies", "{}", anything("mapping"), "cookies").off("none", ""),
 	later[Match]("client", "[]", listOf(prefixes, nil), "addresses of clients").off("none", nil),
 	later[Match]("sni", "none", text("name", nil), "TLS server name").off("none", ""),
 }
 
-// noMap stands for mappings that are not built: the empty one is accepted.
-type noMap struct{}
+// anything stands for the values of keys that are not built.
+type anything string
 
-func (noMap) kind() string { return "mapping" }
-func (noMap) rng() string  { return "" }
-func (noMap) scan(_ *decoder, n *node, _ *spec) (string, bool) {
-	if n.kind == mapping && len(n.pairs) == 0 {
-		return "", true
+func (a anything) kind() string { return string(a) }
+func (anything) rng() string    { return "" }
+func (anything) scan(_ *decoder, n *node, _ *spec) (string, bool) {
+	if len(n.pairs)+len(n.items) > 0 {
+		return "given", true
 	}
-	return "given", true
+	return n.text, true
 }
-func (noMap) show(v string) *node { return &node{kind: scalar, text: v} }
+func (anything) show(v string) *node { return &node{kind: scalar, text: v} }
 
 var methodName codec[string] = text("method", func(s string) (what, fix string) {
 	switch {
@@ -180,7 +180,13 @@ var redirectFields = []field[Redirect]{
 }
 
 func checkRedirect(d *decoder, n *node, r *Redirect) {
-	if r.Scheme == "" && r.Host == "" && r.Port == 0 && r.Path == "" {
+	same := r.Scheme == "" && r.Host == "" && r.Port == 0 && r.Path == ""
+	for _, name := range []string{"scheme", "host", "port", "path"} {
+		if p := n.get(name); p != nil && !switchedOff(p.value) {
+			same = false // wrong, perhaps, but that is said elsewhere
+		}
+	}
+	if same {
 		d.fault(n, "this redirects to where the request came from", "give scheme, host, port or path")
 	}
 }
@@ -273,7 +279,7 @@ var retryFields = []field[Retry]{
 	key("attempts", "2", integer(1, 10), func(r *Retry) *int { return &r.Attempts }, "every try, the first included; 1 also forbids redispatches"),
 	&whenField{spec{name: "when", kind: "list of reset or status", def: "[reset, 502, 503, 504]", off: "none", rng: "reset, 429, 500 to 599", doc: "failures that are retried after the request was sent; redispatches need no permission"}},
 	key("within", "5s", duration(tick, time.Hour), func(r *Retry) *time.Duration { return &r.Within }, "no retry later than this after the first failure").off("none", 0),
-	key("body", "64KiB", size(1, 16<<20, ""), func(r *Retry) *int64 { return &r.Body }, "largest content kept for a replay; none: only requests without content are retried").off("none", 0),
+	key("body", "64KiB", size(0, 16<<20, ""), func(r *Retry) *int64 { return &r.Body }, "largest content kept for a replay; 0: only requests without content are retried").zero(),
 }
 
 // poolRetry is what a route's retry starts from.

@@ -262,6 +262,9 @@ var prefixes codec[netip.Prefix] = simple[netip.Prefix]{
 		if err != nil {
 			return p, quote(text) + " is not a network", "write an address or a prefix, such as 10.0.0.0/8, 192.0.2.7 or fd00::/8"
 		}
+		if p.Addr().Is4In6() {
+			return p, quote(text) + " is an IPv4 network in IPv6 clothes", "write it as IPv4"
+		}
 		if m := p.Masked(); m != p {
 			return p, quote(text) + " has bits set behind its prefix", "write " + m.String() + ", or " + p.Addr().String() + " for the one address"
 		}
@@ -313,7 +316,13 @@ func hostPort(s string, zero bool) (what, fix string) {
 	}
 	i := strings.LastIndexByte(s, ':')
 	if a, err := netip.ParseAddr(s); err == nil {
-		return quote(s) + " has no port", "write " + quote(netip.AddrPortFrom(a, 8080).String())
+		fix := "write " + quote(netip.AddrPortFrom(a, 8080).String())
+		if i > 0 && digits(s[i+1:]) && len(s)-i > 2 {
+			if rest, err := netip.ParseAddr(s[:i]); err == nil {
+				fix = "write " + quote("["+rest.String()+"]:"+s[i+1:]) + " if " + s[i+1:] + " is the port"
+			}
+		}
+		return quote(s) + " has no port", fix
 	}
 	if i < 0 {
 		return quote(s) + " has no port", "write " + quote(s+":8080")

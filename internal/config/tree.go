@@ -178,15 +178,21 @@ func (b *builder) shows(p Position, s string) bool {
 	return p.Col-1 <= len(line) && strings.HasPrefix(string(line[p.Col-1:]), s)
 }
 
+// begin is where a YAML node begins; the library calls the first colon the
+// beginning of a block mapping.
+func (b *builder) begin(a ast.Node) Position {
+	if m, ok := a.(*ast.MappingNode); ok && !m.IsFlowStyle && len(m.Values) > 0 {
+		return b.position(m.Values[0].Key.GetToken())
+	}
+	return b.position(a.GetToken())
+}
+
 func (b *builder) mapping(v *ast.MappingNode) *node {
-	pos := b.position(v.Start)
 	if v.IsFlowStyle {
 		b.flow++
 		defer func() { b.flow-- }()
-	} else if len(v.Values) > 0 {
-		pos = b.position(v.Values[0].Key.GetToken())
 	}
-	return b.pairs(pos, v.Values)
+	return b.pairs(b.begin(v), v.Values)
 }
 
 func (b *builder) pairs(pos Position, values []*ast.MappingValueNode) *node {
