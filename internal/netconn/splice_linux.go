@@ -94,6 +94,7 @@ type splicer struct {
 	pipe    *pipe
 	left    int64 // still wanted, negative for all
 	held    int   // bytes in the pipe
+	room    int   // bytes that the round may still take
 	moved   int   // bytes the last in or out moved
 	patient bool  // in waits when there is nothing; else it sets dry
 	dry     bool
@@ -111,6 +112,7 @@ var splicers = sync.Pool{New: func() any {
 func (s *splicer) round(dst, src *Conn) (moved int64, more bool, err error) {
 	for moved < roundSize && s.left != 0 {
 		s.patient = moved == 0
+		s.room = roundSize - int(moved)
 		if err := s.wait(src, &src.rd, src.raw.Read, s.in); err != nil {
 			if err != ErrNoSplice {
 				err = &CopyError{Source, err}
@@ -156,7 +158,7 @@ func (s *splicer) tryIn(fd uintptr) bool {
 			return true
 		}
 	}
-	want := s.pipe.size
+	want := min(s.pipe.size, s.room)
 	if s.left > 0 {
 		want = int(min(int64(want), s.left))
 	}
