@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package l7
+
+import (
+	"testing"
+	"time"
+
+	"github.com/weirlb/weir/internal/message"
+	"github.com/weirlb/weir/internal/weirtest"
+)
+
+const (
+	upgrade  = "GET /ws HTTP/1.1\r\nHost: h\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: k\r\n\r\n"
+	switched = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: a\r\n\r\n"
+)
+
+// TestTunnel opens a tunnel with bytes on both sides that arrive with the heads,
+// echoes, and ends one half after the other.
+func TestTunnel(t *testing.T) {
+	got := make(chan *weirtest.Message, 1)
+	b := weirtest.NewBackend(t, func(s *weirtest.Conn) {
+		got <- s.ReadHead()
+		s.Send(switched + "first")
+		if p, err := s.Bytes(5); p != "early" {
+			t.Errorf("backend got %q, %v", p, err)
+		}
+		s.Send("early")
+		for {
+			p, err := s.Bytes(4)
+			if err != nil {
+				break
+			}
+			s.Send(p)
+		}
+		s.Send("bye")
+	})
+	r := newRig(t, []string{b.Addr()})
+	c := r.dial()
+	c.Send(upgrade + "early")
+	m := c.Final("GET")
+	if m == nil || m.Status() != 101 || m.Get("Upgrade") != "websocket" || m.Get("Connection") != "Upgrade" || m.Get("Sec-WebSocket-Accept") != "a" {
+		t.Fatalf("answer %+v", m)
+	}
+	if up := <-got; up.Get("Upgrade") != "websocket" || up.Get("Connection") != "Upgrade" || up.Get("Sec-WebSocket-Key") != "k" {
+		t.Errorf("backend saw %q", up.Head())
+	}
+	if p, err := c.Bytes(10); p != "firstearly" {
+		t.Fatalf("%q, %v", p, err)
+	}
+	for range 3 {
+		c.Send("ping")
+		if p, err := c.Bytes(4); p != "ping" {
+			t.Fatalf("%q, %v", p, err)
+		}
+	}
+	if n := r.pool.Snapshot().Backends[0].InFlight; n != 1 {
+		t.Errorf("%d in flight while the tunnel is open, want 1", n)
+	}
+	c.CloseWrite()
+	if rest, err := c.End(); rest != "bye" || err != nil {
+		t.Errorf("end %q, %v", rest, err)
+	}
+	rec := r.want(101, message.OK, true)
+	if !rec.Tunnel || rec.BytesIn != 5+12 || rec.BytesOut != 10+12+3 {
+		t.Errorf("record %+v", rec)
+	}
+}
+
+// TestUpgradeDeclined passes an ordinary answer on, and keeps the connection.
+func TestUpgradeDeclined(t *testing.T) {
+	b := weirtest.Always(t, "HTTP/1.1 426 Upgrade Required\r\nContent-Length: 2\r\n\r\nno")
+	r := newRig(t, []string{b.Addr()})
+	c := r.dial()
+	for range 2 {
+		c.Send(upgrade)
+		if m := c.Final("GET"); m == nil || m.Status() != 426 || m.Body != "no" {
+			t.Fatalf("answer %+v", m)
+		}
+		r.want(426, message.OK, true)
+	}
+}
+
+// TestUpgradeIsNotRepeated checks that an upgrade whose connection dies is not
+// sent twice.
+func TestUpgradeIsNotRepeated(t *testing.T) {
+	a := weirtest.NewBackend(t, func(s *weirtest.Conn) {
+		_ = s.ReadHead()
+		s.Reset()
+	})
+	b := weirtest.Always(t, ok2)
+	r := newRig(t, []string{a.Addr(), b.Addr()}, firstPick)
+	if m := r.roundTrip(upgrade); m.Status() != 502 {
+		t.Errorf("answer %+v", m)
+	}
+	if n := len(b.Seen()); n != 0 {
+		t.Errorf("repeated %d times", n)
+	}
+}
+
+// TestTunnelIdle and the cut at the end of the process.
+func TestTunnelEnds(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		idle   time.Duration
+		reason message.Reason
+	}{
+		{"idle", 100 * time.Millisecond, message.StreamIdleTimeout},
+		{"cut", time.Hour, message.DrainCut},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := weirtest.NewBackend(t, func(s *weirtest.Conn) {
+				_ = s.ReadHead()
+				s.Send(switched)
+				_, _ = s.End()
+			})
+			r := newRig(t, []string{b.Addr()}, edit(func(r *rig) { r.rt.Timeouts.TunnelIdle = c.idle }))
+			client := r.dial()
+			client.Send(upgrade)
+			_ = client.Final("GET")
+			if c.name == "cut" {
+				eventually(t, "open", func() bool { return r.x.Tunnels() == 1 })
+				r.x.CutTunnels(time.Millisecond)
+			}
+			_, _ = client.End()
+			r.want(101, c.reason, true)
+			if n := r.x.Tunnels(); n != 0 {
+				t.Errorf("%d tunnels are left", n)
+			}
+		})
+	}
+}
