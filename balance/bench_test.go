@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/weirlb/weir/balance"
 )
 
-var benchSizes = []int{3, 100, 10_000, 256}
+var benchSizes = []int{3, 100, 10_000}
 
 // members returns n members of weight 1, or of the given weights in turn.
 func members(n int, weights ...uint32) []balance.Member {
@@ -96,7 +97,8 @@ func BenchmarkPickWeighted(b *testing.B) {
 	})
 }
 
-// BenchmarkPickLimited is a pool whose backends have a limit: never the shortest path.
+// BenchmarkPickDegraded is a pool of which a third is out and everyone has a
+// limit, with a picker that has not been rebuilt.
 func BenchmarkPickDegraded(b *testing.B) {
 	eachPolicy(func(name string, build func() balance.Policy) {
 		for _, n := range benchSizes {
@@ -119,6 +121,17 @@ func BenchmarkPickDegraded(b *testing.B) {
 	})
 }
 
+// BenchmarkScan is least_request where it is slowest: everyone is looked at. The
+// metric is what one of them costs.
+func BenchmarkScan(b *testing.B) {
+	p := balance.NewLeastRequest().Build(balance.NewSet(members(256), 1, false))
+	rnd := rand.NewPCG(1, 2)
+	for b.Loop() {
+		sink, _ = p.Pick(balance.Request{Rand: rnd.Uint64()})
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/256, "ns/backend")
+}
+
 // BenchmarkBuild is what a change of membership costs.
 func BenchmarkBuild(b *testing.B) {
 	eachPolicy(func(name string, build func() balance.Policy) {
@@ -131,4 +144,80 @@ func BenchmarkBuild(b *testing.B) {
 			})
 		}
 	})
+}
+
+// TestPickCost holds picks to a multiple of a loop that does nothing but read
+// two random backends of the same set: nanoseconds belong to a machine, ratios
+// to the code. It also asserts that nothing is allocated at any size.
+func TestPickCost(t *testing.T) {
+	// The fastest of several rounds, in alternation: other work on the machine
+	// only ever adds.
+	const rounds, picks = 7, 20_000
+	limits := map[string]float64{"p2c": 8, "random": 4, "round_robin": 6}
+	for _, n := range benchSizes {
+		ms := members(n)
+		pickers := map[string]balance.Picker{}
+		best := map[string]time.Duration{}
+		eachPolicy(func(name string, build func() balance.Policy) {
+			p := build().Build(balance.NewSet(ms, 1, false))
+			pickers[name] = p
+			rnd := rand.NewPCG(3, 4)
+			if got := testing.AllocsPerRun(200, func() { sink, _ = p.Pick(balance.Request{Rand: rnd.Uint64()}) }); got != 0 {
+				t.Errorf("%s allocates %g times a pick at %d backends", name, got, n)
+			}
+		})
+		time1 := func(name string, loop func(rnd *rand.PCG)) {
+			rnd := rand.NewPCG(1, 2)
+			start := time.Now()
+			loop(rnd)
+			if d := time.Since(start); best[name] == 0 || d < best[name] {
+				best[name] = d
+			}
+		}
+		for range rounds {
+			time1("reference", func(rnd *rand.PCG) {
+				for range picks {
+					x := rnd.Uint64()
+					a, b := ms[x>>32%uint64(n)].Backend, ms[x&0xffffffff%uint64(n)].Backend
+					if sink = a; b.InFlight() < a.InFlight() {
+						sink = b
+					}
+				}
+			})
+			time1("scan", func(*rand.PCG) {
+				for range picks / 100 {
+					for i := range ms[:min(n, 256)] {
+						if ms[i].Backend.InFlight() < sink.InFlight() {
+							sink = ms[i].Backend
+						}
+					}
+				}
+			})
+			for name, p := range pickers {
+				loops := picks
+				if name == "least_request" {
+					loops /= 100
+				}
+				time1(name, func(rnd *rand.PCG) {
+					for range loops {
+						sink, _ = p.Pick(balance.Request{Rand: rnd.Uint64()})
+					}
+				})
+			}
+		}
+		for name, limit := range limits {
+			ratio := float64(best[name]) / float64(best["reference"])
+			t.Logf("%d backends: %s costs %.1f times the reference (%.1f ns)", n, name, ratio, float64(best[name].Nanoseconds())/picks)
+			if !raceEnabled && ratio > limit {
+				t.Errorf("%d backends: %s costs %.1f times the reference, allowed is %g", n, name, ratio, limit)
+			}
+		}
+		if n == 100 {
+			ratio := float64(best["least_request"]) / float64(best["scan"])
+			t.Logf("least_request costs %.1f times a plain scan", ratio)
+			if !raceEnabled && ratio > 8 {
+				t.Errorf("least_request costs %.1f times a plain scan, allowed is 8", ratio)
+			}
+		}
+	}
 }

@@ -4,6 +4,7 @@ package balance_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -16,9 +17,10 @@ import (
 // machine is a pool as its owner sees it: backends come and go, change weight,
 // share and state, requests are picked, held and done. After every action each
 // policy must still agree with the oracle and the books must balance.
-//
-// A failure prints its seed; -rapid.seed repeats it.
 type machine struct {
+	balancetest.Failer
+	choose func(n int) int // chooses a number below n
+
 	policies []balance.Policy
 	pickers  []balance.Picker
 	set      *balance.Set
@@ -31,154 +33,177 @@ type machine struct {
 	next     int
 }
 
-func newMachine() *machine {
-	m := &machine{requests: map[*balance.Backend]int64{}, stale: true}
+func newMachine(t balancetest.Failer, choose func(int) int) *machine {
+	m := &machine{Failer: t, choose: choose, requests: map[*balance.Backend]int64{}, stale: true}
 	eachPolicy(func(_ string, build func() balance.Policy) { m.policies = append(m.policies, build()) })
 	m.policies = append(m.policies, balance.NewP2C(3), balance.NewP2C(100))
 	return m
 }
 
-func (m *machine) member(t *rapid.T) *balance.Member {
-	if len(m.members) == 0 {
-		t.Skip("nobody there")
-	}
-	return &m.members[rapid.IntRange(0, len(m.members)-1).Draw(t, "member")]
+// actions are drawn with equal chances, so what should happen often is repeated.
+var actions = []func(*machine){
+	(*machine).add, (*machine).add, (*machine).remove, (*machine).weight, (*machine).panic,
+	(*machine).share, (*machine).share, (*machine).admin, (*machine).facts, (*machine).limit,
+	(*machine).charge, (*machine).wait, (*machine).done, (*machine).done,
+	(*machine).pick, (*machine).pick, (*machine).pick, (*machine).pick, (*machine).pick,
 }
 
-func (m *machine) Add(t *rapid.T) {
-	for range rapid.SampledFrom([]int{1, 1, 2, 40}).Draw(t, "how many") {
+func (m *machine) act() {
+	actions[m.choose(len(actions))](m)
+	m.check()
+}
+
+func (m *machine) some() *balance.Member {
+	if len(m.members) == 0 {
+		m.add()
+	}
+	return &m.members[m.choose(len(m.members))]
+}
+
+func (m *machine) add() {
+	weights := []uint32{1, 1, 1, 2, 5, 100, 1<<32 - 1, 0}
+	for range []int{1, 1, 2, 3, 40}[m.choose(5)] {
+		if len(m.members) == 300 {
+			return
+		}
 		b := balance.NewBackend(fmt.Sprintf("b%d", m.next), "")
 		m.next++
-		w := rapid.SampledFrom([]uint32{1, 1, 1, 2, 5, 100, 1<<32 - 1, 0}).Draw(t, "weight")
-		m.members = append(m.members, balance.Member{Backend: b, Weight: w})
+		m.members = append(m.members, balance.Member{Backend: b, Weight: weights[m.choose(len(weights))]})
 	}
 	m.stale = true
 }
 
-func (m *machine) Remove(t *rapid.T) {
-	gone := m.member(t).Backend
-	for i := range m.members {
-		if m.members[i].Backend == gone {
-			m.members = append(m.members[:i:i], m.members[i+1:]...)
-			break
-		}
-	}
+func (m *machine) remove() {
+	gone := m.some().Backend
+	m.members = slices.DeleteFunc(slices.Clone(m.members), func(o balance.Member) bool { return o.Backend == gone })
 	m.stale = true
 }
 
-func (m *machine) Weight(t *rapid.T) {
-	m.member(t).Weight = rapid.Uint32Range(0, 20).Draw(t, "weight")
-	m.stale = true
+func (m *machine) weight() { m.some().Weight, m.stale = uint32(m.choose(20)), true }
+func (m *machine) panic()  { m.panicked, m.stale = !m.panicked, true }
+func (m *machine) share() {
+	m.some().Backend.SetShare([]float64{0, 0.1, 0.5, 0.999, 1, 1}[m.choose(6)])
+}
+func (m *machine) admin() { m.some().Backend.SetAdmin(balance.Admin(max(0, m.choose(5)-2))) }
+func (m *machine) limit() { m.some().Backend.SetLimit(int64(m.choose(4))) }
+func (m *machine) wait()  { m.now = m.now.Add(time.Duration(m.choose(400)) * time.Millisecond) }
+
+func (m *machine) facts() {
+	b := m.some().Backend
+	b.SetSuspect(m.choose(2) == 1)
+	b.SetUnreachable(m.choose(2) == 1)
 }
 
-func (m *machine) Panic(*rapid.T) { m.panicked, m.stale = !m.panicked, true }
-
-func (m *machine) Share(t *rapid.T) {
-	m.member(t).Backend.SetShare(rapid.SampledFrom([]float64{0, 0.1, 0.5, 0.999, 1, 1}).Draw(t, "share"))
+func (m *machine) charge() {
+	m.some().Backend.Charge(m.now, 100*time.Millisecond, time.Duration(m.choose(120))*time.Millisecond)
 }
 
-func (m *machine) Admin(t *rapid.T) {
-	m.member(t).Backend.SetAdmin(rapid.SampledFrom([]balance.Admin{balance.Enabled, balance.Draining, balance.Disabled}).Draw(t, "admin"))
-}
-
-func (m *machine) Facts(t *rapid.T) {
-	b := m.member(t).Backend
-	b.SetSuspect(rapid.Bool().Draw(t, "suspect"))
-	b.SetUnreachable(rapid.Bool().Draw(t, "unreachable"))
-}
-
-func (m *machine) Limit(t *rapid.T) {
-	m.member(t).Backend.SetLimit(rapid.Int64Range(0, 3).Draw(t, "limit"))
-}
-
-func (m *machine) Charge(t *rapid.T) {
-	m.member(t).Backend.Charge(m.now, 100*time.Millisecond, time.Duration(rapid.IntRange(0, 120).Draw(t, "ms"))*time.Millisecond)
-}
-
-func (m *machine) Wait(t *rapid.T) {
-	m.now = m.now.Add(time.Duration(rapid.IntRange(1, 400).Draw(t, "ms")) * time.Millisecond)
-}
-
-func (m *machine) Pick(t *rapid.T) {
+func (m *machine) pick() {
 	if m.stale {
-		m.set = balance.NewSet(m.members, rapid.Uint64().Draw(t, "instance"), m.panicked)
+		m.set = balance.NewSet(m.members, uint64(m.choose(8)), m.panicked)
 		m.pickers = m.pickers[:0]
 		for _, p := range m.policies {
 			m.pickers = append(m.pickers, p.Build(m.set))
 		}
 		m.stale = false
 	}
-	r := balance.Request{Rand: rapid.Uint64().Draw(t, "rand"), Now: m.now}
-	if len(m.members) > 0 && rapid.IntRange(0, 3).Draw(t, "sticky") == 0 {
-		r.Prefer = m.member(t).Backend.Hash()
-	}
-	for range rapid.IntRange(0, 3).Draw(t, "tries before") {
-		if len(m.members) > 0 {
-			r.Tried.Add(m.member(t).Backend.Hash())
+	r := balance.Request{Rand: uint64(balance.IDOf(fmt.Sprint(m.choose(1 << 16)))), Now: m.now}
+	if len(m.members) > 0 {
+		if m.choose(4) == 0 {
+			r.Prefer = m.some().Backend.Hash()
+		}
+		for range max(0, m.choose(8)-4) {
+			r.Tried.Add(m.some().Backend.Hash())
 		}
 	}
-	// As the pool does it: a refused reservation is a backend tried.
 	for _, p := range m.pickers {
-		q := r
-		for range 3 {
-			b, ok := balancetest.Check(t, m.set, p, q)
-			if !ok {
-				break
-			}
-			if b.Full() == b.Reserve() {
-				t.Fatalf("%s: Full and Reserve disagree", b.ID())
-			}
-			if b.InFlight() > m.requests[b] {
-				m.requests[b]++
-				m.held = append(m.held, b)
-				break
-			}
-			q.Tried.Add(b.Hash())
-			q.Rand = q.Rand*6364136223846793005 + 1
-		}
+		m.attempt(p, r)
 	}
 }
 
-func (m *machine) Done(t *rapid.T) {
-	if len(m.held) == 0 {
-		t.Skip("nothing in flight")
+// attempt does what the pool does: a refused reservation is a backend tried.
+func (m *machine) attempt(p balance.Picker, r balance.Request) {
+	for range 3 {
+		b, ok := balancetest.Check(m, m.set, p, r)
+		if !ok {
+			return
+		}
+		if full := b.Full(); full == b.Reserve() {
+			m.Fatalf("%s: Full was %v, and so was Reserve", b.ID(), full)
+		} else if !full {
+			m.requests[b]++
+			m.held = append(m.held, b)
+			return
+		}
+		r.Tried.Add(b.Hash())
+		r.Rand = r.Rand*6364136223846793005 + 1
 	}
-	i := rapid.IntRange(0, len(m.held)-1).Draw(t, "request")
+}
+
+func (m *machine) done() {
+	if len(m.held) == 0 {
+		return
+	}
+	i := m.choose(len(m.held))
 	b := m.held[i]
-	m.held = append(m.held[:i:i], m.held[i+1:]...)
+	m.held = slices.Delete(m.held, i, i+1)
 	m.requests[b]--
 	b.Release()
 }
 
-// Check is run after every action.
-func (m *machine) Check(t *rapid.T) {
+// check compares the books of the backends with the machine's own.
+func (m *machine) check() {
 	for b, n := range m.requests {
 		if b.InFlight() != n {
-			t.Fatalf("%s counts %d in flight, there are %d", b.ID(), b.InFlight(), n)
+			m.Fatalf("%s counts %d in flight, there are %d", b.ID(), b.InFlight(), n)
 		}
 		if load := b.Load(m.now); load < float64(n) || load > float64(n)+16384 {
-			t.Fatalf("%s has load %g with %d in flight", b.ID(), load, n)
+			m.Fatalf("%s has load %g with %d in flight", b.ID(), load, n)
 		}
 	}
 }
 
-func run(t *rapid.T) {
-	m := newMachine()
-	m.Add(t)
-	t.Repeat(rapid.StateMachineActions(m))
-	for _, b := range m.held {
-		m.requests[b]--
-		b.Release()
+func (m *machine) end() {
+	for len(m.held) > 0 {
+		m.done()
 	}
-	m.Check(t)
 	for b := range m.requests {
 		if b.InFlight() != 0 {
-			t.Fatalf("%s has %d in flight at the end", b.ID(), b.InFlight())
+			m.Fatalf("%s has %d in flight at the end", b.ID(), b.InFlight())
 		}
 	}
 }
 
-func TestMachine(t *testing.T) { rapid.Check(t, run) }
+// A failure prints its seed, which -rapid.seed repeats, and is made small.
+func TestMachine(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := newMachine(t, func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "choice") })
+		for range rapid.IntRange(1, 60).Draw(t, "actions") {
+			m.act()
+		}
+		m.choose = func(int) int { return 0 }
+		m.end()
+	})
+}
 
-// FuzzMachine is TestMachine driven by the fuzzer's bytes.
-func FuzzMachine(f *testing.F) { f.Fuzz(rapid.MakeFuzz(run)) }
+// FuzzMachine is the same with the fuzzer's bytes for choices: two for a choice
+// among more than 256, else one.
+func FuzzMachine(f *testing.F) {
+	f.Fuzz(func(t *testing.T, choices []byte) {
+		choices = choices[:min(len(choices), 2048)]
+		m := newMachine(t, func(n int) int {
+			c := 0
+			for ; n > 1 && len(choices) > 0; n >>= 8 {
+				c = c<<8 | int(choices[0])
+				choices = choices[1:]
+			}
+			return c
+		})
+		next := m.choose
+		m.choose = func(n int) int { return next(n) % n }
+		for len(choices) > 0 {
+			m.act()
+		}
+		m.end()
+	})
+}

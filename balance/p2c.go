@@ -24,7 +24,7 @@ const (
 // then ever get.) If it is as slow as the others but takes five at a time, load
 // over weight still sees one request on it as more than none elsewhere, and it
 // gets less while fewer requests than weights are in flight (0.38 at the worst,
-// 0.49 from 70 % load on), when it does not matter. A draw
+// 0.49 from 70 % load on), where every backend has room. A draw
 // that repeats a member is thrown again, 4 times at most; then the heaviest
 // other candidate completes the hand, which happens when one weight dwarfs all
 // the others.
@@ -66,6 +66,9 @@ func (p *p2c) Pick(r Request) (*Backend, bool) {
 	// What it cannot decide is decided again from the same random bits.
 	if p.choices == 2 && r.Prefer == 0 && r.Tried.n == 0 {
 		i, j := p.draw(r.Rand), p.draw(splitmix64(r.Rand))
+		for again := uint64(1); j == i && again <= maxRedraws; again++ {
+			j = p.draw(splitmix64(r.Rand + again*splitmixGamma))
+		}
 		a, b := p.slots[i].backend, p.slots[j].backend
 		if i != j && a.ready() && b.ready() {
 			if p.lighter(j, i, r.Now) {
