@@ -140,7 +140,6 @@ func (c *core) setAdmin(m *member, o *override, again bool) {
 		c.drain(m, deadline)
 	}
 	c.recount(m)
-	c.do(effect{kind: doKick})
 }
 
 // drain lets the work in flight finish. deadline 0 is the pool's, below 0 none.
@@ -234,8 +233,13 @@ func (c *core) revive(now balance.Instant, m *member) {
 	m.b.SetAdmin(balance.Enabled)
 	c.timers.stop(m, timerDrain)
 	c.judge(now, m, func(h *health.Machine) { h.Tick(now) })
-	if s.hasFact {
-		c.timers.set(m, timerFact, s.fact.Add(health.FactTime))
+	if last := balance.Instant(m.lastConn.Load()); last > s.fact {
+		s.fact = last
+	}
+	if now.Sub(s.fact) < health.FactTime && (s.hasFact || int64(s.fact) == m.lastConn.Load()) {
+		c.setFact(now, m, s.fact)
+	} else {
+		c.clearFact(now, m)
 	}
 	if c.cfg.Active.Enabled && !s.probing {
 		c.timers.set(m, timerProbe, max(now, s.started.Add(c.cfg.Active.FastInterval)))

@@ -156,13 +156,10 @@ func (p *Pool) Advance() (next balance.Instant, ok bool) {
 // once happens here, what the driver has to do is left for Advance.
 func (p *Pool) step(ev event) {
 	now := p.now()
-	kick := false
 	for _, e := range p.core.step(now, ev) {
 		switch e.kind {
 		case doPublish:
 			p.build(e.publish)
-		case doKick:
-			kick = true
 		case doWake:
 			p.wakeAt, p.hasWake = e.at, true
 		default:
@@ -172,8 +169,8 @@ func (p *Pool) step(ev event) {
 	if p.core.ready && !p.ready.Load() {
 		p.ready.Store(true)
 	}
-	if kick && p.queue.length.Load() != 0 {
-		p.kick(now)
+	if p.queue.length.Load() != 0 {
+		p.kick(now) // whatever has changed may have made room
 	}
 }
 

@@ -41,7 +41,6 @@ const (
 	doCloseIdle                   // m
 	doGone                        // m
 	doNotice                      // notice
-	doKick                        // slots may have come free for waiting requests
 	doWake                        // at: step again then at the latest
 )
 
@@ -227,7 +226,6 @@ func (c *core) publish(now balance.Instant) {
 	}
 	c.ever, c.published = true, now
 	c.do(effect{kind: doPublish, publish: pub})
-	c.do(effect{kind: doKick})
 }
 
 // starved reports that what is published has nobody left who takes work, so

@@ -41,9 +41,6 @@ func (c *core) judge(now balance.Instant, m *member, change func(*health.Machine
 	if h.State() != state && (h.State() == health.StateNotReady || h.State() == health.StateBroken) {
 		c.do(effect{kind: doCloseIdle, m: m})
 	}
-	if h.Share() > share {
-		c.do(effect{kind: doKick})
-	}
 }
 
 // setMode tells Done what to look out for.
@@ -225,7 +222,7 @@ func (c *core) crossed(now balance.Instant, m *member, marks uint32) {
 	if marks&markEmpty != 0 {
 		c.emptied(m)
 	}
-	if m.core.gone {
+	if m.core.leaving {
 		return
 	}
 	if marks&markReachable != 0 {
