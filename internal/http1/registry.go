@@ -124,21 +124,23 @@ func (s *Server) runDrain(spread time.Duration, stop chan struct{}) {
 	if ticks > 0 {
 		t := time.NewTicker(drainTick)
 		defer t.Stop()
+		due := 0.0 // connections, fractions carried from tick to tick
 		for ; ticks > 0; ticks-- {
 			select {
 			case <-stop:
 				return
 			case <-t.C:
 			}
-			s.closeIdle(ticks)
+			due = s.closeIdle(due, ticks)
 		}
 	}
 	s.drained.Store(true)
-	s.closeIdle(1)
+	s.closeIdle(1, 1)
 }
 
-// closeIdle closes one in every "of" idle connections, rounded up.
-func (s *Server) closeIdle(of int) {
+// closeIdle closes one in every "of" idle connections and what was due before,
+// and returns what is still due, less than one.
+func (s *Server) closeIdle(due float64, of int) float64 {
 	var idle []*link
 	s.mu.Lock()
 	for l := s.head; l != nil; l = l.next {
@@ -147,9 +149,12 @@ func (s *Server) closeIdle(of int) {
 		}
 	}
 	s.mu.Unlock()
-	for _, l := range idle[:(len(idle)+of-1)/of] {
+	due += float64(len(idle)) / float64(of)
+	n := min(int(due), len(idle))
+	for _, l := range idle[:n] {
 		l.closeIfIdle()
 	}
+	return due - float64(n)
 }
 
 // closeIfIdle closes a connection on which nothing is under way. A request
