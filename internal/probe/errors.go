@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
 	"strings"
 	"syscall"
@@ -68,7 +67,7 @@ func closedBy(err error) (health.ProbeCause, string, bool) {
 }
 
 func isTimeout(err error) bool {
-	var t net.Error
+	var t interface{ Timeout() bool } // net.Error, and os's errors
 	return errors.As(err, &t) && t.Timeout()
 }
 

@@ -326,68 +326,81 @@ func TestDialFailed(t *testing.T) {
 	}
 }
 
-// TestTurns: no more than the limit run at once, a large pool that hangs does
-// not starve a small one, and a probe's timeout runs from its own start.
+// TestTurns: a large pool that waits does not starve a small one, and a probe's
+// timeout runs from its own start, not from when it was asked for.
 func TestTurns(t *testing.T) {
-	var running, most atomic.Int64
 	release := make(chan struct{})
-	hung := scripted(t, func(c net.Conn) {
-		n := running.Add(1)
-		for {
-			m := most.Load()
-			if n <= m || most.CompareAndSwap(m, n) {
-				break
-			}
-		}
-		<-release
-		running.Add(-1)
-	})
-	p := newProber(t, Options{MaxAtOnce: 4})
+	held := scripted(t, func(c net.Conn) { <-release })
+	p := newProber(t, Options{MaxAtOnce: 1})
 	var mu sync.Mutex
 	var order []string
 	var wg sync.WaitGroup
 	ask := func(pool string) {
 		wg.Add(1)
-		p.Probe(Target{Pool: pool, Address: hung, HTTP: get()}, long, func(r health.ProbeResult) {
+		p.Probe(Target{Pool: pool, Address: held, HTTP: get()}, long, func(r health.ProbeResult) {
 			mu.Lock()
 			order = append(order, pool)
 			mu.Unlock()
-			if r.Cause == health.CauseTimeout {
-				t.Errorf("%s timed out in the queue: %v", pool, r.Error)
+			if r.At.Sub(r.Sent) > 10*time.Second || r.Cause == health.CauseTimeout {
+				t.Errorf("%s waited in its own time: %+v", pool, r)
 			}
 			wg.Done()
 		})
 	}
-	for range 40 {
+	for range 7 {
 		ask("large")
 	}
 	ask("small")
 	ask("small")
+	ask("other")
+	close(release)
+	wg.Wait()
+	want := "large large small other large small large large large large"
+	if got := strings.Join(order, " "); got != want {
+		t.Errorf("order %s, want %s", got, want)
+	}
+}
+
+// TestAtOnce: no more than the limit run at the same time.
+func TestAtOnce(t *testing.T) {
+	var running, most atomic.Int64
+	release := make(chan struct{})
+	held := scripted(t, func(c net.Conn) {
+		n := running.Add(1)
+		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+		}
+		<-release
+		running.Add(-1)
+	})
+	p := newProber(t, Options{MaxAtOnce: 4})
+	var wg sync.WaitGroup
+	for range 40 {
+		wg.Add(1)
+		p.Probe(Target{Address: held, HTTP: get()}, long, func(health.ProbeResult) { wg.Done() })
+	}
 	for end := time.Now().Add(10 * time.Second); running.Load() < 4; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the first four do not run")
 		}
 	}
+	if n := most.Load(); n != 4 {
+		t.Errorf("%d probes at once, want 4", n)
+	}
 	close(release)
 	wg.Wait()
-	if most.Load() > 4 {
-		t.Errorf("%d probes at once, want at most 4", most.Load())
-	}
-	last := 0
-	for i, pool := range order {
-		if pool == "small" {
-			last = i
-		}
-	}
-	if last > 20 { // of 42: the small pool's two had turns after the first four
-		t.Errorf("the small pool's probes came at place %d of %d", last, len(order))
-	}
 }
 
 // TestClose: what runs is cut, what waits is answered, and each done is called
 // once; none of it speaks against a backend.
 func TestClose(t *testing.T) {
 	hung := scripted(t, silent)
+	for range 20 {
+		closeOnce(t, hung)
+	}
+}
+
+func closeOnce(t *testing.T, hung string) {
+	t.Helper()
 	p := New(Options{MaxAtOnce: 3})
 	var calls [20]atomic.Int32
 	for i := range calls {

@@ -69,19 +69,16 @@ func (p *Prober) run(j *job) {
 
 // conn is a probe's connection: raw below, and with TLS above where there is.
 type conn struct {
-	net.Conn          // what HTTP is spoken on
-	raw      net.Conn // the socket
-	stop     func() bool
+	net.Conn             // what HTTP is spoken on
+	raw      net.Conn    // the socket
+	stop     func() bool // Close of the Prober no longer concerns it; may be nil
 	buf      *[]byte
 }
 
-// close ends the connection with a reset: an orderly close would leave a
-// socket in TIME_WAIT for every probe.
+// close ends the connection.
 func (c *conn) close() {
-	c.stop()
-	if t, ok := c.raw.(*net.TCPConn); ok {
-		// It can only fail on a socket that is broken already.
-		_ = t.SetLinger(0)
+	if c.stop != nil {
+		c.stop()
 	}
 	_ = c.raw.Close() // nothing to be told: the verdict is out
 	if c.buf != nil {
@@ -114,18 +111,17 @@ func (p *Prober) connect(j *job, deadline time.Time) (*conn, verdict) {
 		// Each address gets an even part of the time that is left.
 		until := time.Now()
 		until = until.Add(deadline.Sub(until) / time.Duration(len(addresses)-i))
-		d := net.Dialer{Deadline: until, KeepAlive: -1}
 		var err error
-		if raw, err = d.DialContext(p.ctx, "tcp", a.String()); err == nil {
+		if raw, err = dial(p.ctx, a, until); err == nil {
 			break
 		}
+		raw = nil
 		v = dialFailed(err, a, j.timeout)
 	}
 	if raw == nil {
 		return nil, v
 	}
 	c := &conn{Conn: raw, raw: raw}
-	c.stop = context.AfterFunc(p.ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
 	if j.target.TLS == nil && j.target.HTTP == nil {
 		return c, verdict{}
 	}
@@ -133,6 +129,8 @@ func (p *Prober) connect(j *job, deadline time.Time) (*conn, verdict) {
 		c.close()
 		return nil, failed(health.CauseReset, err.Error())
 	}
+	// Only now, lest the deadline above take back what Close of the Prober sets.
+	c.stop = context.AfterFunc(p.ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
 	if j.target.TLS == nil {
 		return c, verdict{}
 	}

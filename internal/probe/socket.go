@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"time"
+)
+
+// dial connects. Closing the connection resets it: an orderly close would leave
+// a socket in TIME_WAIT for every probe.
+//
+// A socket driven by hand instead of net.Dialer was measured to save a tenth of
+// the CPU time (the rest is the kernel's handshake), which its code is not
+// worth.
+func dial(ctx context.Context, to netip.AddrPort, deadline time.Time) (net.Conn, error) {
+	d := net.Dialer{Deadline: deadline, KeepAlive: -1}
+	c, err := d.DialContext(ctx, "tcp", to.String())
+	if err != nil {
+		return nil, err
+	}
+	if t, ok := c.(*net.TCPConn); ok {
+		_ = t.SetLinger(0) // fails only on a socket that is broken already
+	}
+	return c, nil
+}
