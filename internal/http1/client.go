@@ -56,13 +56,13 @@ func (c *ClientConn) Conn() *netconn.Conn { return c.nc }
 // WriteHead begins an exchange and writes the head and the first piece of
 // content in one write.
 func (c *ClientConn) WriteHead(r *message.Request, body []byte, end bool) error {
+	c.out.reset()
 	if !c.in.empty() {
 		c.broken = true
 		return errUnasked
 	}
 	c.in.release()
 	c.in.done.Store(false)
-	c.out.reset()
 	c.upgrade, c.started, c.final, c.close, c.interims = r.WebSocket, false, false, false, 0
 	kind := r.Body
 	if kind == message.Streamed {
