@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"log/slog"
 	"testing"
 	"testing/fstest"
 )
@@ -65,5 +66,22 @@ func TestMaxConnections(t *testing.T) {
 		if got := maxConnections(c.configured, c.files); got != c.want {
 			t.Errorf("maxConnections(%d, %d) = %d, want %d", c.configured, c.files, got, c.want)
 		}
+	}
+}
+
+func TestMemoryPressure(t *testing.T) {
+	used := int64(0)
+	m := &memory{limit: 1000, log: slog.New(slog.DiscardHandler), used: func() int64 { return used }}
+	for _, c := range []struct {
+		used int64
+		want bool
+	}{{999, false}, {1000, true}, {960, true}, {949, false}, {999, false}, {2000, true}} {
+		used = c.used
+		if m.look(); m.pressed.Load() != c.want {
+			t.Errorf("at %d of 1000: pressed %v, want %v", c.used, !c.want, c.want)
+		}
+	}
+	if n := memoryUsed(); n <= 0 {
+		t.Errorf("the runtime uses %d bytes", n)
 	}
 }

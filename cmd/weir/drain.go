@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weirlb/weir/internal/admin"
+)
+
+// waitEvery is how often --wait looks.
+const waitEvery = 500 * time.Millisecond
+
+// adminWords are the states that the three commands ask for.
+var adminWords = map[string]struct{ state, short string }{
+	"drain":   {"draining", "Give a backend no new work and let it finish what it has"},
+	"enable":  {"enabled", "Let a backend take work again"},
+	"disable": {"disabled", "Give a backend no new work until it is enabled"},
+}
+
+// addAdminFlags gives a command the two flags of all that talk to a running
+// weir.
+func addAdminFlags(c *cobra.Command, opt *admin.ClientOptions) {
+	c.Flags().StringVar(&opt.Address, "admin", "127.0.0.1:9900", "admin address of the running weir: host:port or unix:/path")
+	c.Flags().StringVar(&opt.TokenFile, "token-file", "", "file that holds the admin token")
+}
+
+func newAdminWord(name string) *cobra.Command {
+	word := adminWords[name]
+	var opt admin.ClientOptions
+	var deadline time.Duration
+	var wait, asJSON bool
+	c := &cobra.Command{
+		Use:   name + " POOL/BACKEND",
+		Short: word.short,
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			pool, id, err := splitBackend(args[0])
+			if err != nil {
+				return err
+			}
+			if cmd.Flags().Changed("deadline") && deadline <= 0 {
+				return wrongUse("--deadline must be positive")
+			}
+			client, err := admin.NewClient(opt)
+			if err != nil {
+				return err
+			}
+			defer client.Close()
+			b, err := client.Patch(cmd.Context(), pool, id, admin.Patch{Admin: word.state, Deadline: deadline})
+			if err != nil {
+				return err
+			}
+			progress := func(text string) {
+				if !asJSON {
+					_, _ = fmt.Fprintf(cmd.OutOrStdout(), "%s/%s %s\n", pool, id, text)
+				}
+			}
+			progress("is " + b.Admin + inFlight(&b))
+			if wait {
+				if b, err = waitEmpty(cmd.Context(), client, pool, id, progress); err != nil {
+					return err
+				}
+			}
+			if asJSON {
+				return printJSON(cmd.OutOrStdout(), b)
+			}
+			return nil
+		},
+	}
+	addAdminFlags(c, &opt)
+	c.Flags().BoolVar(&asJSON, "json", false, "print the backend as JSON")
+	if name != "enable" {
+		c.Flags().BoolVar(&wait, "wait", false, "show progress until nothing is in flight")
+	}
+	if name == "drain" {
+		c.Flags().DurationVar(&deadline, "deadline", 0, "cut what is still in flight after this long (default: the pool's drain.deadline)")
+	}
+	return c
+}
+
+func newWeight() *cobra.Command {
+	var opt admin.ClientOptions
+	var reset, asJSON bool
+	c := &cobra.Command{
+		Use:   "weight POOL/BACKEND (N | --reset)",
+		Short: "Change a backend's weight until it is reset",
+		Args:  cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			pool, id, err := splitBackend(args[0])
+			if err != nil {
+				return err
+			}
+			if reset == (len(args) == 2) {
+				return wrongUse("give either a weight or --reset")
+			}
+			p := admin.Patch{ResetWeight: reset}
+			if !reset {
+				n, err := strconv.ParseUint(args[1], 10, 32)
+				if err != nil {
+					return wrongUse("%q is not a weight: a whole number from 0 on", args[1])
+				}
+				w := uint32(n)
+				p.Weight = &w
+			}
+			client, err := admin.NewClient(opt)
+			if err != nil {
+				return err
+			}
+			defer client.Close()
+			b, err := client.Patch(cmd.Context(), pool, id, p)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return printJSON(cmd.OutOrStdout(), b)
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s/%s has weight %d\n", pool, id, b.Weight)
+			return err
+		},
+	}
+	addAdminFlags(c, &opt)
+	c.Flags().BoolVar(&reset, "reset", false, "go back to the configured weight")
+	c.Flags().BoolVar(&asJSON, "json", false, "print the backend as JSON")
+	return c
+}
+
+// waitEmpty says how much is in flight until nothing is, or until the drain's
+// deadline has passed with something left.
+func waitEmpty(ctx context.Context, client *admin.Client, pool, id string, progress func(string)) (admin.Backend, error) {
+	tick := time.NewTicker(waitEvery)
+	defer tick.Stop()
+	last := ""
+	for {
+		b, err := client.Backend(ctx, pool, id)
+		if err != nil {
+			return b, err
+		}
+		if b.Admin == "enabled" {
+			return b, fmt.Errorf("%s/%s was enabled meanwhile", pool, id)
+		}
+		if b.InFlight == 0 {
+			progress("is empty")
+			return b, nil
+		}
+		if now := inFlight(&b); now != last {
+			last = now
+			progress("still has" + now)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return b, context.Cause(ctx)
+		}
+	}
+}
+
+// inFlight is the progress of a drain in words; empty when nothing is left.
+func inFlight(b *admin.Backend) string {
+	if b.InFlight == 0 {
+		return ""
+	}
+	text := fmt.Sprintf(" %d in flight", b.InFlight)
+	if b.Drain != nil && b.Drain.DeadlineS >= 0 {
+		text += fmt.Sprintf(", %.0fs left", b.Drain.DeadlineS)
+	}
+	return text
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weirlb/weir/internal/config"
+	"github.com/weirlb/weir/internal/engine"
+)
+
+func newRun() *cobra.Command {
+	var file string
+	c := &cobra.Command{
+		Use:   "run",
+		Short: "Run a configuration",
+		Long: "Runs the balancer that the configuration describes until SIGTERM, which drains it and exits 0\n" +
+			"(see shutdown: in the configuration); SIGINT or a second SIGTERM skips the delay.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			plan, err := config.Load(file)
+			if err != nil {
+				return err
+			}
+			return serve(cmd, plan, engine.PrepareMachine())
+		},
+	}
+	c.Flags().StringVarP(&file, "config", "c", "weir.yaml", "configuration file")
+	return c
+}
+
+// serve runs a plan until the process is told to stop. It prints one line with
+// the bound addresses once everything is bound.
+func serve(cmd *cobra.Command, plan *config.Plan, machine engine.Machine) error {
+	signals := stopSignals()
+	e, err := engine.New(plan, engine.Options{
+		Stderr: cmd.ErrOrStderr(), Version: readBuildFacts().Version, Machine: machine,
+	})
+	if err != nil {
+		return err
+	}
+	e.Start()
+	// Standard output carries the access log, so this goes to standard error.
+	_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "weir: %s\n", e.Bound())
+	return e.Run(signals)
+}

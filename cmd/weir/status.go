@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weirlb/weir/internal/admin"
+)
+
+func newStatus() *cobra.Command {
+	var opt admin.ClientOptions
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "status [POOL]",
+		Short: "Show what a running weir does",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			client, err := admin.NewClient(opt)
+			if err != nil {
+				return err
+			}
+			defer client.Close()
+			s, err := client.Status(cmd.Context())
+			if err != nil {
+				return err
+			}
+			var pools []admin.Pool
+			if len(args) == 1 {
+				p, err := client.Pool(cmd.Context(), args[0])
+				if err != nil {
+					return err
+				}
+				pools = append(pools, p)
+			} else if pools, err = client.Pools(cmd.Context()); err != nil {
+				return err
+			}
+			if asJSON {
+				return printJSON(cmd.OutOrStdout(), struct {
+					admin.Status
+					Pools []admin.Pool `json:"pools"`
+				}{s, pools})
+			}
+			return printStatus(cmd.OutOrStdout(), &s, pools)
+		},
+	}
+	addAdminFlags(c, &opt)
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+func printStatus(w io.Writer, s *admin.Status, pools []admin.Pool) error {
+	ready := "ready"
+	if !s.Ready {
+		ready = "not ready: " + strings.Join(s.NotReady, "; ")
+	}
+	fmt.Fprintf(w, "weir %s, pid %d, %s for %s, %s\n", s.Version, s.PID, s.State, since(s.UptimeS), ready)
+	for _, l := range s.Listeners {
+		fmt.Fprintf(w, "listener %s on %s: %d connections\n", l.Name, strings.Join(l.Bind, ", "), l.Connections)
+	}
+	for _, warning := range s.Warnings {
+		fmt.Fprintf(w, "warning: %s\n", warning)
+	}
+	for i := range pools {
+		printPool(w, &pools[i])
+	}
+	return nil
+}
+
+func printPool(w io.Writer, p *admin.Pool) {
+	fmt.Fprintf(w, "\npool %s (%s): %d of %d backends serve, %d requests in flight",
+		p.Name, p.Balance, p.Serving, len(p.Members), p.InFlight)
+	if p.QueueLength > 0 {
+		fmt.Fprintf(w, ", %d wait", p.QueueLength)
+	}
+	if p.Panic {
+		fmt.Fprint(w, ", PANIC: health is being ignored")
+	}
+	fmt.Fprintln(w)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "  BACKEND\tADMIN\tHEALTH\tSHARE\tWEIGHT\tIN FLIGHT\tREQUESTS\tFAILURES\tP99\tFOR\tWHY")
+	for i := range p.Members {
+		b := &p.Members[i]
+		fmt.Fprintf(t, "  %s\t%s\t%s\t%.0f%%\t%d\t%d\t%d\t%d\t%s\t%s\t%s\n",
+			b.ID, b.Admin, b.Health, b.Share*100, b.Weight, b.InFlight, b.Requests, b.Failures,
+			latency(b.Latency.P99), since(time.Since(b.Since).Seconds()), why(b))
+	}
+	_ = t.Flush() // w is standard output; nothing more can be said if it is gone
+}
+
+// why is the reason of a backend's state in one cell.
+func why(b *admin.Backend) string {
+	var parts []string
+	if b.Reason != "" {
+		parts = append(parts, b.Reason)
+	}
+	if b.LastCheck != nil && !b.LastCheck.OK && b.LastCheck.Error != "" {
+		parts = append(parts, b.LastCheck.Error)
+	}
+	if o := b.Override; o != nil {
+		parts = append(parts, "override for "+since(o.AgeS))
+	}
+	return strings.Join(parts, ": ")
+}
+
+func latency(ms float64) string {
+	if ms == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1fms", ms)
+}
+
+// since rounds a time to what a person wants to know of it.
+func since(seconds float64) string {
+	d := time.Duration(seconds * float64(time.Second))
+	switch {
+	case d < 0:
+		return "0s"
+	case d < time.Minute:
+		return d.Round(time.Second).String()
+	case d < time.Hour:
+		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
+	default:
+		return strings.TrimSuffix(d.Round(time.Hour).String(), "0m0s")
+	}
+}

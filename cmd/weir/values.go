@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// parseShare reads a share as it is written in configuration: "20%".
+func parseShare(s string) (float64, error) {
+	number, ok := strings.CutSuffix(s, "%")
+	v, err := strconv.ParseFloat(number, 64)
+	if !ok || err != nil || !(v >= 0 && v <= 100) {
+		return 0, fmt.Errorf("%q is not a share: write it like 20%%", s)
+	}
+	return v / 100, nil
+}
+
+// splitBackend reads POOL/BACKEND. A backend's id may itself hold slashes, a
+// pool's name never does.
+func splitBackend(s string) (pool, backend string, err error) {
+	pool, backend, ok := strings.Cut(s, "/")
+	if !ok || pool == "" || backend == "" {
+		return "", "", wrongUse("%q is not POOL/BACKEND, for example app/10.0.1.21:8080", s)
+	}
+	return pool, backend, nil
+}

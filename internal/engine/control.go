@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/weirlb/weir/balance"
+	"github.com/weirlb/weir/internal/admin"
+	"github.com/weirlb/weir/internal/clock"
+	"github.com/weirlb/weir/internal/config"
+	"github.com/weirlb/weir/internal/observe"
+	"github.com/weirlb/weir/pool"
+)
+
+var _ admin.Controller = (*Engine)(nil)
+
+// Status implements admin.Controller.
+func (e *Engine) Status() admin.Status {
+	g := e.gen.Load()
+	notReady := e.NotReady(nil)
+	s := admin.Status{
+		Version: e.opt.Version, PID: os.Getpid(),
+		Started: e.started, UptimeS: time.Since(e.started).Seconds(),
+		State: e.phase(), Generation: g.Number, Config: g.Plan.File,
+		Ready: len(notReady) == 0, NotReady: notReady,
+	}
+	for i := range g.Plan.Warnings {
+		s.Warnings = append(s.Warnings, g.Plan.Warnings[i].Text)
+	}
+	for _, l := range e.liveListeners() {
+		cfg := g.Plan.Listener(l.name)
+		out := admin.Listener{
+			Name: l.name, Bind: l.addrs(), Protocol: cfg.Protocol, TLS: cfg.TLS != nil,
+			Connections: int64(l.ln.Connections()),
+		}
+		h := g.handlers[l.slot]
+		for _, rule := range h.Routes.Order() {
+			r := h.Targets[rule.Index]
+			row := admin.Route{Name: r.Name, Match: inWords(&cfg.Routes[rule.Index].Match), Pool: r.PoolName}
+			if r.Limit != nil {
+				row.InFlight = r.Limit.InFlight()
+			}
+			out.Routes = append(out.Routes, row)
+		}
+		s.Listeners = append(s.Listeners, out)
+	}
+	for _, p := range e.livePools() {
+		snap := p.pool.Snapshot()
+		s.Pools = append(s.Pools, p.summary(&snap))
+	}
+	return s
+}
+
+// inWords describes a match as a person would.
+func inWords(m *config.Match) string {
+	host, path := cmp.Or(m.Host, "any host"), ""
+	switch {
+	case m.Path != "":
+		path = m.Path
+	case m.PathPrefix != "":
+		path = m.PathPrefix + "..."
+	}
+	if m.Host == "" && path != "" {
+		host = ""
+	}
+	out := host + path
+	for i, name := range m.Methods {
+		if i == 0 {
+			out += ", "
+		} else {
+			out += " or "
+		}
+		out += name
+	}
+	for _, h := range m.Headers {
+		out += fmt.Sprintf(", %s: %s", h.Name, h.Value)
+	}
+	return out
+}
+
+// Pools implements admin.Controller.
+func (e *Engine) Pools() []admin.Pool {
+	live := e.livePools()
+	out := make([]admin.Pool, 0, len(live))
+	for _, p := range live {
+		out = append(out, p.view())
+	}
+	return out
+}
+
+// Pool implements admin.Controller.
+func (e *Engine) Pool(name string) (admin.Pool, error) {
+	p := e.gen.Load().pools[name]
+	if p == nil {
+		return admin.Pool{}, fmt.Errorf("%w: %s", admin.ErrUnknownPool, name)
+	}
+	return p.view(), nil
+}
+
+// Patch implements admin.Controller.
+func (e *Engine) Patch(poolName, id string, patch admin.Patch) (admin.Backend, error) {
+	p := e.gen.Load().pools[poolName]
+	if p == nil {
+		return admin.Backend{}, fmt.Errorf("%w: %s", admin.ErrUnknownPool, poolName)
+	}
+	o := pool.Override{Weight: patch.Weight, ResetWeight: patch.ResetWeight, Deadline: patch.Deadline}
+	if patch.Weight != nil && patch.ResetWeight {
+		return admin.Backend{}, fmt.Errorf("%w: a weight and its reset exclude each other", admin.ErrBadPatch)
+	}
+	if patch.Admin != "" {
+		word, err := adminWord(patch.Admin)
+		if err != nil {
+			return admin.Backend{}, err
+		}
+		o.Admin = &word
+	}
+	if patch.Deadline < 0 || patch.Deadline > 0 && (o.Admin == nil || *o.Admin == balance.Enabled) {
+		return admin.Backend{}, fmt.Errorf("%w: a deadline goes with draining or disabled", admin.ErrBadPatch)
+	}
+	if err := p.pool.Override(id, o); err != nil {
+		if errors.Is(err, pool.ErrUnknownBackend) {
+			return admin.Backend{}, fmt.Errorf("%w: %s in pool %s", admin.ErrUnknownBackend, id, poolName)
+		}
+		return admin.Backend{}, fmt.Errorf("%w: %w", admin.ErrBadPatch, err)
+	}
+	for _, b := range p.view().Members {
+		if b.ID == id {
+			return b, nil
+		}
+	}
+	return admin.Backend{}, fmt.Errorf("%w: %s left pool %s", admin.ErrUnknownBackend, id, poolName)
+}
+
+func adminWord(s string) (balance.Admin, error) {
+	for _, a := range []balance.Admin{balance.Enabled, balance.Draining, balance.Disabled} {
+		if a.String() == s {
+			return a, nil
+		}
+	}
+	return 0, fmt.Errorf("%w: admin is enabled, draining or disabled, not %q", admin.ErrBadPatch, s)
+}
+
+// summary is the pool without its members.
+func (p *livePool) summary(s *pool.Snapshot) admin.PoolSummary {
+	out := admin.PoolSummary{
+		Name: p.name, Balance: s.Policy, Ready: s.Ready, Backends: s.Members, Serving: s.Serving,
+		Panic: s.Panic, InFlight: s.InFlight, QueueLength: s.Queue, Saturation: s.Saturation,
+		RetryBudgetRemaining: s.BudgetRemaining, Requests: s.Requests,
+		DetectionMS: milliseconds(s.Detection), Connections: p.connections(s),
+	}
+	for i := range s.Backends {
+		out.Failures += s.Backends[i].Failures
+	}
+	return out
+}
+
+func (p *livePool) view() admin.Pool {
+	s := p.pool.Snapshot()
+	out := admin.Pool{PoolSummary: p.summary(&s), Members: make([]admin.Backend, 0, len(s.Backends))}
+	for i := range s.Backends {
+		out.Members = append(out.Members, backendView(&s.Backends[i], s.At))
+	}
+	slices.SortFunc(out.Members, func(a, b admin.Backend) int { return cmp.Compare(a.ID, b.ID) })
+	return out
+}
+
+func backendView(b *pool.BackendSnapshot, now balance.Instant) admin.Backend {
+	out := admin.Backend{
+		ID: b.ID, URL: b.URL, Zone: b.Zone, Weight: b.Weight, Backup: b.Backup,
+		Admin: b.Admin.String(), Health: b.Health.String(), Share: b.Share, Reason: b.Reason.String(),
+		Since: clock.Time(b.Since), Flips: uint64(max(b.Flips, 0)), InFlight: b.InFlight,
+		Requests: b.Requests, Failures: b.Failures,
+		Latency: admin.Latency{P50: milliseconds(b.P50), P99: milliseconds(b.P99), EWMA: milliseconds(b.EWMA)},
+	}
+	if b.LastCheck.Done {
+		out.LastCheck = &admin.Check{At: clock.Time(b.LastCheck.At), OK: b.LastCheck.OK, Error: b.LastCheck.Error}
+	}
+	if b.AdminOverridden || b.WeightOverridden {
+		o := &admin.Override{ConfiguredWeight: b.NominalWeight}
+		var since balance.Instant
+		if b.WeightOverridden {
+			w := b.Weight
+			o.Weight, since = &w, b.WeightSince
+		}
+		if b.AdminOverridden {
+			o.Admin, since = b.Admin.String(), max(since, b.AdminSince)
+		}
+		o.Since, o.AgeS = clock.Time(since), now.Sub(since).Seconds()
+		out.Override = o
+	}
+	if b.Draining {
+		d := &admin.Drain{InFlight: b.InFlight, DeadlineS: -1, Done: b.InFlight == 0}
+		if b.DrainDeadline != 0 {
+			d.DeadlineS = max(b.DrainDeadline.Sub(now).Seconds(), 0)
+		}
+		out.Drain = d
+	}
+	return out
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// poolGauges and listenerGauges are what a scrape reads.
+func (e *Engine) poolGauges() []observe.PoolGauges {
+	live := e.livePools()
+	out := make([]observe.PoolGauges, 0, len(live))
+	for _, p := range live {
+		s := p.pool.Snapshot()
+		g := observe.PoolGauges{
+			Name: p.name, Panic: s.Panic, QueueLength: s.Queue, BudgetRemaining: s.BudgetRemaining,
+			Saturation: s.Saturation, Connections: p.connections(&s),
+			Backends: make([]observe.BackendGauges, 0, len(s.Backends)),
+		}
+		for i := range s.Backends {
+			b := &s.Backends[i]
+			g.Backends = append(g.Backends, observe.BackendGauges{
+				ID: b.ID, Address: addressOf(b.Backend), State: b.Health.String(), Share: b.Share,
+				InFlight: b.InFlight, Flips: uint64(max(b.Flips, 0)),
+			})
+		}
+		out = append(out, g)
+	}
+	return out
+}
+
+func (e *Engine) listenerGauges() []observe.ListenerGauges {
+	live := e.liveListeners()
+	out := make([]observe.ListenerGauges, 0, len(live))
+	for _, l := range live {
+		out = append(out, l.gauges())
+	}
+	return out
+}

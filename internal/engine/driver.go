@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/weirlb/weir/balance"
+	"github.com/weirlb/weir/health"
+	"github.com/weirlb/weir/internal/clock"
+	"github.com/weirlb/weir/internal/config"
+	"github.com/weirlb/weir/pool"
+)
+
+// driver does for one pool what its core decides. It implements pool.Driver.
+type driver struct {
+	// Constant once the pool has started.
+	engine *Engine
+	pool   *livePool
+	cfg    *config.Pool
+	tls    *tls.Config // for https backends and probes; cloned per backend
+	log    *slog.Logger
+}
+
+var _ pool.Driver = (*driver)(nil)
+
+// Attach implements pool.Driver.
+func (d *driver) Attach(b *balance.Backend) any {
+	t, err := d.newTarget(b)
+	if err != nil {
+		// config has checked every URL, so this is a defect. The backend stays
+		// without connections; probes say why.
+		d.engine.bug("attach", err)
+		return nil
+	}
+	return t
+}
+
+// Probe implements pool.Driver.
+func (d *driver) Probe(b *balance.Backend, timeout time.Duration, done func(health.ProbeResult)) {
+	t := targetOf(b)
+	if t == nil {
+		now := clock.Now()
+		done(health.ProbeResult{Outcome: health.NoAnswer, Sent: now, At: now, Cause: health.CauseNoRoute, Error: "no usable address"})
+		return
+	}
+	d.engine.prober.Probe(d.probeTarget(t), timeout, done)
+}
+
+// CloseIdle implements pool.Driver.
+func (d *driver) CloseIdle(b *balance.Backend) {
+	if t := targetOf(b); t != nil {
+		t.up.CloseIdle()
+	}
+}
+
+// Gone implements pool.Driver.
+func (d *driver) Gone(b *balance.Backend) {
+	if t := targetOf(b); t != nil {
+		t.up.Close()
+	}
+	d.engine.metrics.BackendGone(d.cfg.Name, b.ID())
+}
+
+// Notice implements pool.Driver: the same word goes to the log, the events and
+// the metrics.
+func (d *driver) Notice(n pool.Notice) {
+	level := slog.LevelInfo
+	attrs := make([]slog.Attr, 0, 8)
+	if n.Backend != nil {
+		attrs = append(attrs, slog.String("backend", n.Backend.ID()))
+	}
+	switch n.Kind {
+	case pool.Added, pool.Removed:
+		level = slog.LevelDebug // a large pool would fill the log at every start
+	case pool.StateChanged:
+		switch {
+		case n.To == health.StateBroken || n.To == health.StateNotReady:
+			level = slog.LevelWarn
+		case n.From == health.StateUnproven:
+			level = slog.LevelDebug // the good news that everybody expected
+		}
+		attrs = append(attrs, slog.String("from", n.From.String()), slog.String("to", n.To.String()), slog.Float64("share", n.Share))
+	case pool.EjectedNow:
+		level = slog.LevelWarn
+		d.engine.metrics.Ejected(d.cfg.Name, n.Backend.ID(), n.Why)
+	case pool.PanicBegan, pool.SharedDependency, pool.DrainOver:
+		level = slog.LevelError
+	}
+	if reason := n.Reason.String(); reason != "" {
+		attrs = append(attrs, slog.String("reason", reason))
+	}
+	if n.Why != "" {
+		attrs = append(attrs, slog.String("why", n.Why))
+	}
+	if n.For > 0 {
+		attrs = append(attrs, slog.Duration("for", n.For))
+	}
+	if n.Left > 0 {
+		attrs = append(attrs, slog.Int64("in_flight", n.Left))
+	}
+	d.log.LogAttrs(context.Background(), level, n.Kind.String(), attrs...)
+	d.engine.events.add(eventOf(&n))
+	d.connections(&n)
+}
+
+// connections does to the backend's connections what the notice is about.
+func (d *driver) connections(n *pool.Notice) {
+	if n.Backend == nil {
+		return
+	}
+	t := targetOf(n.Backend)
+	if t == nil {
+		return
+	}
+	switch n.Kind {
+	case pool.DrainBegan:
+		t.up.SetDraining(true)
+	case pool.DrainOver:
+		t.up.Cut()
+	case pool.Overridden:
+		t.up.SetDraining(n.Backend.Admin() != balance.Enabled)
+	}
+}
+
+// eventOf puts a notice into a sentence.
+func eventOf(n *pool.Notice) Event {
+	e := Event{At: clock.Time(n.At), Pool: n.Pool}
+	if n.Backend != nil {
+		e.Backend = n.Backend.ID()
+	}
+	switch n.Kind {
+	case pool.StateChanged:
+		e.Text = fmt.Sprintf("%s -> %s", n.From, n.To)
+	case pool.EjectedNow:
+		e.Text = fmt.Sprintf("ejected for %s", n.For)
+	default:
+		e.Text = n.Kind.String()
+	}
+	if n.Why != "" {
+		e.Text += ": " + n.Why
+	}
+	return e
+}

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirlb/weir/internal/config"
+	"github.com/weirlb/weir/internal/l7"
+	"github.com/weirlb/weir/internal/observe"
+	"github.com/weirlb/weir/internal/probe"
+	"github.com/weirlb/weir/internal/upstream"
+	"github.com/weirlb/weir/pool"
+)
+
+// Options is what the engine gets from the command beside the plan.
+type Options struct {
+	Version string
+	Machine Machine      // zero: nothing is known; the instance number is then made up
+	Stderr  io.Writer    // where the log goes; nil: nowhere
+	Logger  *slog.Logger // replaces the log that the plan asks for; nil: none does
+}
+
+// Engine is a balancer: built by New, running between Start and the end of
+// Run or Shutdown. Its methods are safe for concurrent use.
+type Engine struct {
+	// Constant after New.
+	opt     Options
+	log     *slog.Logger
+	started time.Time
+	metrics *observe.Metrics
+	access  *observe.AccessLog // nil: off
+	prober  *probe.Prober
+	names   *upstream.Resolver
+	memory  *memory
+	front   *front // sockets toward clients
+	ops     *ops   // sockets toward operators
+
+	events events
+	gen    atomic.Pointer[Generation]
+	state  atomic.Int32 // phaseStarting, phaseServing, phaseDraining
+
+	mu       sync.Mutex // guards what follows; held through Apply
+	pools    map[string]*livePool
+	limiters map[limiterKey]*l7.Limiter
+	closed   bool
+}
+
+// New builds a balancer from a plan: sockets are bound, certificates and
+// tokens read, pools made. Nothing is accepted or probed before Start. When it
+// fails nothing is left behind.
+func New(plan *config.Plan, opt Options) (*Engine, error) {
+	if opt.Machine.Instance == 0 {
+		opt.Machine.Instance = instanceNumber()
+	}
+	e := &Engine{
+		opt: opt, log: opt.Logger, started: time.Now(),
+		pools: make(map[string]*livePool), limiters: make(map[limiterKey]*l7.Limiter),
+	}
+	if e.log == nil {
+		e.log = newLogger(opt.Stderr, &plan.Log)
+	}
+	e.metrics = observe.NewMetrics(observe.MetricsOptions{
+		Version: opt.Version, ExactCodes: plan.Metrics.Codes == "exact", BackendSeries: backendSeries(plan),
+	})
+	if a := &plan.Log.Access; !a.Off {
+		var err error
+		if e.access, err = observe.NewAccessLog(observe.AccessLogOptions{Path: a.Path, Sample: a.Sample, Logger: e.log}); err != nil {
+			return nil, err
+		}
+	}
+	e.metrics.RegisterLogDropped(e.access.Dropped)
+	e.metrics.RegisterPools(e.poolGauges)
+	e.metrics.RegisterListeners(e.listenerGauges)
+	e.prober = probe.New(probe.Options{Version: opt.Version, Observe: e.metrics.Probe})
+	e.names = upstream.NewResolver()
+	e.memory = newMemory(e.log)
+	var err error
+	if e.front, err = newFront(e, plan); err != nil {
+		return nil, errors.Join(err, e.Close())
+	}
+	if err = e.Apply(plan); err != nil {
+		return nil, errors.Join(err, e.Close())
+	}
+	if e.ops, err = newOps(e, plan); err != nil {
+		return nil, errors.Join(err, e.Close())
+	}
+	return e, nil
+}
+
+// backendSeries translates the plan's 0 (none has) into the option's.
+func backendSeries(p *config.Plan) int {
+	if p.Metrics.BackendSeries == 0 {
+		return -1
+	}
+	return p.Metrics.BackendSeries
+}
+
+// newLogger writes text for people, JSON for collectors; which of them follows
+// from where it goes is decided by the operator's log.format alone.
+func newLogger(w io.Writer, l *config.Log) *slog.Logger {
+	if w == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(l.Level)); err != nil {
+		level = slog.LevelInfo
+	}
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
+}
+
+// Apply publishes a plan. It is all or nothing: what can fail comes first, and
+// on an error the running configuration is untouched. Pools and listeners that
+// stay keep their state; the settings of a pool that runs cannot be changed,
+// only its backends. A pool that the plan no longer has keeps running, for the
+// requests that still hold the generation before and in case it comes back.
+func (e *Engine) Apply(plan *config.Plan) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return errors.New("the balancer is stopped")
+	}
+	old := e.gen.Load()
+	g := &Generation{Number: 1, Plan: plan, pools: make(map[string]*livePool, len(plan.Pools))}
+	if old != nil {
+		g.Number = old.Number + 1
+	}
+	err := e.build(g, old == nil)
+	e.metrics.Reload(err)
+	if err != nil {
+		return err
+	}
+	e.publish(g)
+	return nil
+}
+
+// build makes everything of a generation that can fail. Called under mu.
+func (e *Engine) build(g *Generation, first bool) error {
+	var faults []error
+	for i := range g.Plan.Pools {
+		cfg := &g.Plan.Pools[i]
+		p := e.pools[cfg.Name]
+		if p != nil && !p.sameSettings(cfg) {
+			faults = append(faults, fmt.Errorf("pool %s: settings of a running pool cannot be changed", cfg.Name))
+			continue
+		}
+		if p == nil {
+			var err error
+			if p, err = e.buildPool(cfg, first); err != nil {
+				faults = append(faults, err)
+				continue
+			}
+		}
+		g.pools[cfg.Name] = p
+	}
+	if len(faults) > 0 {
+		return errors.Join(faults...)
+	}
+	staged, err := e.front.stage(g.Plan)
+	if err != nil {
+		return err
+	}
+	if err := e.buildHandlers(g, staged); err != nil {
+		e.front.drop(staged)
+		return err
+	}
+	e.front.adopt(staged)
+	return nil
+}
+
+// publish makes a built generation the one that serves; nothing in it can
+// fail. Called under mu.
+func (e *Engine) publish(g *Generation) {
+	for i := range g.Plan.Pools {
+		cfg := &g.Plan.Pools[i]
+		p := g.pools[cfg.Name]
+		e.metrics.SetPoolSize(cfg.Name, len(cfg.Backends))
+		_, running := e.pools[cfg.Name]
+		e.pools[cfg.Name] = p
+		p.pool.Update(specs(cfg))
+		if !running && e.state.Load() != phaseStarting {
+			p.pool.Start()
+		}
+	}
+	for _, set := range g.limits {
+		set()
+	}
+	e.gen.Store(g)
+	e.front.retire(g.Plan)
+	e.metrics.SetGeneration(g.Number)
+}
+
+// Start begins to probe and to accept. It is called once.
+func (e *Engine) Start() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed || e.state.Load() != phaseStarting {
+		return
+	}
+	for _, p := range e.pools {
+		p.pool.Start()
+	}
+	e.memory.start()
+	e.ops.start()
+	e.front.start()
+	e.state.Store(phaseServing)
+	e.log.Info("serving", "version", e.opt.Version, "generation", e.gen.Load().Number)
+}
+
+// Close ends everything at once and waits for it. It may be called at any time
+// and more than once.
+func (e *Engine) Close() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return nil
+	}
+	e.closed = true
+	e.state.Store(phaseDraining)
+	var errs []error
+	if e.front != nil {
+		errs = append(errs, e.front.close())
+	}
+	for _, p := range e.pools {
+		p.pool.Close()
+	}
+	e.prober.Close()
+	e.names.Close()
+	e.memory.close()
+	if e.ops != nil {
+		errs = append(errs, e.ops.close())
+	}
+	if n := pool.LeaseBugs(); n > 0 {
+		e.log.Error("a lease was returned twice", "times", n)
+	}
+	if e.access != nil {
+		errs = append(errs, e.access.Close(logFlushTime))
+	}
+	return errors.Join(errs...)
+}
+
+// logFlushTime bounds the wait for a log that nobody reads.
+const logFlushTime = 2 * time.Second
+
+// bug counts and reports a broken invariant.
+func (e *Engine) bug(where string, what any) {
+	e.metrics.Bug(where)
+	e.log.Error("defect of weir", "where", where, "what", fmt.Sprint(what))
+}
+
+// bugAt is bug for a panic that was recovered elsewhere.
+func (e *Engine) bugAt(where string, v any, stack []byte) {
+	e.metrics.Bug(where)
+	e.log.Error("defect of weir: panic recovered", "where", where, "panic", fmt.Sprint(v), "stack", string(stack))
+}
+
+// Bound is where the balancer can be reached, with real ports.
+type Bound struct {
+	Listeners []BoundListener // sorted by name
+	Admin     string          // host:port or unix:/path; empty: off
+	Status    string
+}
+
+// BoundListener is one listener's addresses.
+type BoundListener struct {
+	Name  string
+	TLS   bool
+	Addrs []string
+}
+
+// String is one line for people.
+func (b Bound) String() string {
+	var parts []string
+	for _, l := range b.Listeners {
+		scheme := "http://"
+		if l.TLS {
+			scheme = "https://"
+		}
+		for _, a := range l.Addrs {
+			parts = append(parts, l.Name+" on "+withScheme(scheme, a))
+		}
+	}
+	if b.Admin != "" {
+		parts = append(parts, "admin on "+withScheme("http://", b.Admin))
+	}
+	if b.Status != "" {
+		parts = append(parts, "status on "+withScheme("http://", b.Status))
+	}
+	return strings.Join(parts, ", ")
+}
+
+func withScheme(scheme, addr string) string {
+	if strings.HasPrefix(addr, "unix:") {
+		return addr
+	}
+	return scheme + addr
+}
+
+// Bound returns the addresses.
+func (e *Engine) Bound() Bound {
+	var b Bound
+	for _, l := range e.liveListeners() {
+		b.Listeners = append(b.Listeners, BoundListener{Name: l.name, TLS: l.tls, Addrs: slices.Clone(l.addrs())})
+	}
+	if e.ops != nil {
+		b.Admin, b.Status = e.ops.adminAddr, e.ops.statusAddr
+	}
+	return b
+}
+
+// Events returns what happened since the given number, oldest first, as far as
+// it is remembered.
+func (e *Engine) Events(since uint64) []Event { return e.events.since(since) }

@@ -1,0 +1,607 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/weirlb/weir/internal/admin"
+	"github.com/weirlb/weir/internal/config"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// limit bounds every wait of these tests.
+const limit = 10 * time.Second
+
+// logBuffer is a log that tests may read while it is written.
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// running is an engine under test.
+type running struct {
+	*Engine
+	log   *logBuffer
+	front string // URL of listener web
+	admin *admin.Client
+}
+
+// parse reads a configuration, in which access logs are off.
+func parse(t *testing.T, text string) *config.Plan {
+	t.Helper()
+	plan, err := config.Parse("test.yaml", []byte("log: {access: off}\n"+text), func(string) (string, bool) { return "", false })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return plan
+}
+
+// build makes an engine that is not started.
+func build(t *testing.T, text string) *running {
+	t.Helper()
+	r := &running{log: &logBuffer{}}
+	var err error
+	r.Engine, err = New(parse(t, text), Options{
+		Version: "test", Logger: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := r.Bound()
+	r.front = "http://" + b.Listeners[0].Addrs[0]
+	if r.admin, err = admin.NewClient(admin.ClientOptions{Address: b.Admin}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		r.admin.Close()
+		if err := r.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+		if t.Failed() {
+			t.Log(r.log)
+		}
+	})
+	return r
+}
+
+func start(t *testing.T, text string) *running {
+	t.Helper()
+	r := build(t, text)
+	r.Start()
+	return r
+}
+
+// server is a backend that answers with its name; /slow waits for release.
+type server struct {
+	*httptest.Server
+	name    string
+	arrived chan struct{} // one value for each request to /slow
+	release chan struct{} // closed by the test
+}
+
+func backend(t *testing.T, name string) *server {
+	t.Helper()
+	s := &server{name: name, arrived: make(chan struct{}, 16), release: make(chan struct{})}
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/slow" {
+			s.arrived <- struct{}{}
+			select {
+			case <-s.release:
+			case <-r.Context().Done():
+			}
+		}
+		_, _ = io.WriteString(w, name)
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func (s *server) id() string { return s.Listener.Addr().String() }
+
+// client returns an HTTP client whose connections end with the test.
+func client(t *testing.T) *http.Client {
+	t.Helper()
+	tr := &http.Transport{}
+	t.Cleanup(tr.CloseIdleConnections)
+	return &http.Client{Transport: tr, Timeout: limit}
+}
+
+// answer is what a test wants to know of a response.
+type answer struct {
+	status int
+	body   string
+	closes bool
+}
+
+func get(c *http.Client, url string) (answer, error) {
+	res, err := c.Get(url)
+	if err != nil {
+		return answer{}, err
+	}
+	defer func() { _ = res.Body.Close() }()
+	body, err := io.ReadAll(res.Body)
+	return answer{res.StatusCode, string(body), res.Close}, err
+}
+
+func mustGet(t *testing.T, c *http.Client, url string) answer {
+	t.Helper()
+	a, err := get(c, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// eventually polls until the condition holds.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(limit); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within %s: %s", limit, what)
+		}
+	}
+}
+
+func simple(more string, backends ...*server) string {
+	var urls []string
+	for _, b := range backends {
+		urls = append(urls, fmt.Sprintf("%q", b.URL))
+	}
+	return fmt.Sprintf(`admin: {bind: "127.0.0.1:0"}
+listeners:
+  web: {bind: "127.0.0.1:0", pool: app}
+pools:
+  app:
+    balance: round_robin
+    backends: [%s]
+%s`, strings.Join(urls, ", "), more)
+}
+
+func TestServesThroughTheWholePath(t *testing.T) {
+	a, b := backend(t, "a"), backend(t, "b")
+	r := start(t, simple("", a, b))
+	c := client(t)
+	seen := map[string]int{}
+	for range 20 {
+		got := mustGet(t, c, r.front+"/x")
+		if got.status != 200 || got.closes {
+			t.Fatalf("got %+v", got)
+		}
+		seen[got.body]++
+	}
+	if seen["a"] != 10 || seen["b"] != 10 {
+		t.Errorf("round robin over two gave %v", seen)
+	}
+	s, err := r.admin.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.State != "serving" || s.Version != "test" || s.Generation != 1 || len(s.Listeners) != 1 || len(s.Pools) != 1 {
+		t.Errorf("status: %+v", s)
+	}
+	p, err := r.admin.Pool(t.Context(), "app")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range p.Members {
+		if m.Requests != 10 || m.InFlight != 0 || m.Admin != "enabled" {
+			t.Errorf("backend: %+v", m)
+		}
+	}
+	metrics := mustGet(t, c, "http://"+r.Bound().Admin+"/metrics").body
+	for _, want := range []string{
+		`weir_requests_total{backend="` + a.id() + `",code="2xx",listener="web",pool="app",reason="ok",route=`,
+		`weir_connections{listener="web",pool="",side="client"} 1`,
+		`weir_config_generation 1`,
+		`weir_bug_total{where="lease"} 0`,
+	} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("metrics lack %s", want)
+		}
+	}
+}
+
+func TestDrainThroughTheAdminAPI(t *testing.T) {
+	a, b := backend(t, "a"), backend(t, "b")
+	r := start(t, simple("", a, b))
+	c := client(t)
+	slow := make(chan answer, 16)
+	ask := func() {
+		got, err := get(c, r.front+"/slow")
+		if err != nil {
+			t.Error(err)
+		}
+		slow <- got
+	}
+	go ask()
+	go ask()
+	<-a.arrived
+	<-b.arrived
+
+	got, err := r.admin.Patch(t.Context(), "app", a.id(), admin.Patch{Admin: "draining", Deadline: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Admin != "draining" || got.InFlight != 1 || got.Drain == nil || got.Drain.Done {
+		t.Errorf("draining: %+v", got)
+	}
+	for range 10 {
+		if got := mustGet(t, c, r.front+"/"); got.body != "b" {
+			t.Fatalf("a draining backend got new work: %+v", got)
+		}
+	}
+	close(a.release)
+	if got := <-slow; got.status != 200 || got.body != "a" {
+		t.Errorf("the request in flight: %+v", got)
+	}
+	eventually(t, "the backend is empty", func() bool {
+		got, err := r.admin.Backend(t.Context(), "app", a.id())
+		return err == nil && got.InFlight == 0 && got.Drain != nil && got.Drain.Done
+	})
+	if got, err = r.admin.Patch(t.Context(), "app", a.id(), admin.Patch{Admin: "enabled"}); err != nil || got.Admin != "enabled" {
+		t.Fatalf("enable: %+v, %v", got, err)
+	}
+	eventually(t, "the backend serves again", func() bool { return mustGet(t, c, r.front+"/").body == "a" })
+	close(b.release)
+	<-slow
+	if _, err := r.admin.Patch(t.Context(), "app", "nobody:1", admin.Patch{Admin: "draining"}); err == nil {
+		t.Error("an unknown backend was drained")
+	}
+}
+
+func TestWeightThroughTheAdminAPI(t *testing.T) {
+	a, b := backend(t, "a"), backend(t, "b")
+	r := start(t, simple("", a, b))
+	c := client(t)
+	zero := uint32(0)
+	if _, err := r.admin.Patch(t.Context(), "app", a.id(), admin.Patch{Weight: &zero}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "weight 0 takes no work", func() bool {
+		for range 4 {
+			if mustGet(t, c, r.front+"/").body == "a" {
+				return false
+			}
+		}
+		return true
+	})
+	got, err := r.admin.Patch(t.Context(), "app", a.id(), admin.Patch{ResetWeight: true})
+	if err != nil || got.Weight != 1 || got.Override != nil {
+		t.Fatalf("reset: %+v, %v", got, err)
+	}
+	eventually(t, "it takes work again", func() bool { return mustGet(t, c, r.front+"/").body == "a" })
+}
+
+func TestDrainDeadlineCuts(t *testing.T) {
+	a, b := backend(t, "a"), backend(t, "b")
+	defer close(a.release)
+	defer close(b.release)
+	r := start(t, simple("", a, b))
+	c := client(t)
+	ended := make(chan error, 1)
+	go func() {
+		res, err := c.Post(r.front+"/slow", "text/plain", strings.NewReader("once")) // never sent twice
+		if err == nil {
+			defer func() { _ = res.Body.Close() }()
+			if res.StatusCode < 500 {
+				err = fmt.Errorf("answered %s", res.Status)
+			}
+		}
+		ended <- err
+	}()
+	var busy *server
+	select {
+	case <-a.arrived:
+		busy = a
+	case <-b.arrived:
+		busy = b
+	}
+	if _, err := r.admin.Patch(t.Context(), "app", busy.id(), admin.Patch{Admin: "draining", Deadline: 50 * time.Millisecond}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(limit):
+		t.Fatal("the request outlived the deadline of the drain")
+	}
+}
+
+// TestShutdownOrder walks through S7's order with real connections.
+func TestShutdownOrder(t *testing.T) {
+	a := backend(t, "a")
+	r := start(t, "shutdown: {delay: 500ms, deadline: 10s}\n"+simple("", a))
+	ops, c := client(t), client(t)
+	readyz := "http://" + r.Bound().Admin + "/readyz"
+	eventually(t, "ready", func() bool { return mustGet(t, ops, readyz).status == 200 })
+
+	slow := make(chan answer, 1)
+	go func() {
+		got, err := get(client(t), r.front+"/slow")
+		if err != nil {
+			t.Error(err)
+		}
+		slow <- got
+	}()
+	<-a.arrived
+	idle, err := net.Dial("tcp", strings.TrimPrefix(r.front, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = idle.Close() }()
+
+	done := make(chan error, 1)
+	begin := time.Now()
+	go func() { done <- r.Shutdown(nil) }()
+	eventually(t, "not ready", func() bool { return mustGet(t, ops, readyz).status == 503 })
+	if d := time.Since(begin); d > 400*time.Millisecond {
+		t.Skipf("this machine is too slow to look into the delay (%s)", d)
+	}
+	if got := mustGet(t, c, r.front+"/"); got.status != 200 || !got.closes {
+		t.Errorf("within the delay: %+v, want 200 with Connection: close", got)
+	}
+	// The idle connection is closed by the end of the delay.
+	_ = idle.SetReadDeadline(time.Now().Add(limit))
+	if n, err := idle.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("idle connection: %d, %v", n, err)
+	}
+	eventually(t, "accepting stops", func() bool {
+		_, err := get(c, r.front+"/")
+		return errors.Is(err, syscall.ECONNREFUSED)
+	})
+	if d := time.Since(begin); d < 450*time.Millisecond {
+		t.Errorf("accepting stopped after %s, before the delay was over", d)
+	}
+	if got := mustGet(t, ops, readyz).status; got != 503 {
+		t.Errorf("the admin address answers %d while requests finish", got)
+	}
+	select {
+	case <-done:
+		t.Fatal("shut down with a request in flight")
+	default:
+	}
+	close(a.release)
+	if got := <-slow; got.status != 200 || got.body != "a" {
+		t.Errorf("the request in flight: %+v", got)
+	}
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Fatal("does not end at once when nothing is in flight")
+	}
+	if text := r.log.String(); strings.Contains(text, "cut") {
+		t.Errorf("something was cut:\n%s", text)
+	}
+}
+
+func TestShutdownCutsAtTheDeadline(t *testing.T) {
+	a := backend(t, "a")
+	defer close(a.release)
+	r := start(t, "shutdown: {delay: 10ms, deadline: 300ms}\n"+simple("", a))
+	ended := make(chan error, 1)
+	go func() {
+		_, err := get(client(t), r.front+"/slow")
+		ended <- err
+	}()
+	<-a.arrived
+	begin := time.Now()
+	if err := r.Shutdown(nil); err != nil {
+		t.Error(err)
+	}
+	if d := time.Since(begin); d < 250*time.Millisecond || d > limit {
+		t.Errorf("took %s, want about 300ms", d)
+	}
+	if err := <-ended; err == nil {
+		t.Error("a cut request was answered")
+	}
+	if text := r.log.String(); !strings.Contains(text, "connections cut") || !strings.Contains(text, "connections=1") {
+		t.Errorf("the log does not say that one connection was cut:\n%s", text)
+	}
+}
+
+func TestSignalsHurry(t *testing.T) {
+	a := backend(t, "a")
+	defer close(a.release)
+	r := start(t, "shutdown: {delay: 1h, deadline: 2h}\n"+simple("", a))
+	go func() { _, _ = get(client(t), r.front+"/slow") }()
+	<-a.arrived
+	signals := make(chan os.Signal, 3)
+	done := make(chan error, 1)
+	go func() { done <- r.Run(signals) }()
+	signals <- syscall.SIGTERM
+	eventually(t, "draining", func() bool { return strings.Contains(r.log.String(), "msg=draining") })
+	signals <- syscall.SIGTERM // skips the delay
+	eventually(t, "accepting stopped", func() bool { return strings.Contains(r.log.String(), "accepting stopped") })
+	signals <- syscall.SIGTERM // skips the rest
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(limit):
+		t.Fatal("signals do not hurry")
+	}
+}
+
+func TestNewFailsWhole(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = free.Close()
+	plan := parse(t, fmt.Sprintf(`admin: {bind: none}
+listeners:
+  one: {bind: "%s", pool: app}
+  two: {bind: "%s", pool: app}
+pools: {app: {backends: ["http://127.0.0.1:1"]}}
+`, free.Addr(), taken.Addr()))
+	if _, err := New(plan, Options{}); !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "two") {
+		t.Fatalf("got %v, want address in use on listener two", err)
+	}
+	again, err := net.Listen("tcp", free.Addr().String())
+	if err != nil {
+		t.Fatalf("listener one stayed bound: %v", err)
+	}
+	_ = again.Close()
+}
+
+func TestReadyAfterTheFirstRoundOfProbes(t *testing.T) {
+	release := make(chan struct{})
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { <-release }))
+	defer s.Close()
+	r := build(t, fmt.Sprintf(`admin: {bind: "127.0.0.1:0"}
+listeners: {web: {bind: "127.0.0.1:0", pool: app, health_path: /ready}}
+pools: {app: {backends: [%q], health: {active: {path: /, interval: 60s, timeout: 30s}}}}
+`, s.URL))
+	if why := r.NotReady(nil); len(why) != 1 || !strings.Contains(why[0], "bound") {
+		t.Errorf("before the start: %v", why)
+	}
+	r.Start()
+	c := client(t)
+	if got := mustGet(t, c, r.front+"/ready"); got.status != 503 {
+		t.Errorf("before the first round: %+v", got)
+	}
+	if why := r.NotReady(nil); len(why) != 1 || !strings.Contains(why[0], "app") {
+		t.Errorf("before the first round: %v", why)
+	}
+	close(release)
+	eventually(t, "ready", func() bool { return len(r.NotReady([]string{"app"})) == 0 })
+	if got := mustGet(t, c, r.front+"/ready"); got.status != 200 {
+		t.Errorf("after the first round: %+v", got)
+	}
+	if why := r.NotReady([]string{"nosuch"}); len(why) != 1 {
+		t.Errorf("a pool that does not exist: %v", why)
+	}
+}
+
+// TestApplyKeepsWhatStays changes a running configuration: connections, pools
+// and counters stay, and a bad plan changes nothing.
+func TestApplyKeepsWhatStays(t *testing.T) {
+	a, b := backend(t, "a"), backend(t, "b")
+	text := `admin: {bind: "127.0.0.1:0"}
+listeners:
+  web:
+    bind: "127.0.0.1:0"
+    routes: [%s{pool: app}]
+pools:
+  app: {balance: round_robin, backends: [%s]}
+`
+	r := start(t, fmt.Sprintf(text, "", fmt.Sprintf("%q", a.URL)))
+	c := client(t)
+	if got := mustGet(t, c, r.front+"/fixed"); got.body != "a" {
+		t.Fatalf("got %+v", got)
+	}
+	before := r.gen.Load().pools["app"]
+	next := fmt.Sprintf(text, `{match: {path: /fixed}, respond: {code: 404, body: gone}}, `, fmt.Sprintf("%q, %q", a.URL, b.URL))
+	if err := r.Apply(parse(t, next)); err != nil {
+		t.Fatal(err)
+	}
+	if r.gen.Load().pools["app"] != before {
+		t.Error("the pool was replaced")
+	}
+	if got := mustGet(t, c, r.front+"/fixed"); got.status != 404 || got.body != "gone" {
+		t.Errorf("the new route: %+v", got)
+	}
+	eventually(t, "the new backend serves", func() bool { return mustGet(t, c, r.front+"/").body == "b" })
+
+	bad := strings.Replace(next, `bind: "127.0.0.1:0"
+    routes`, `bind: "127.0.0.1:0"
+    limits: {max_connections: 7}
+    routes`, 1)
+	if err := r.Apply(parse(t, bad)); err == nil || !strings.Contains(err.Error(), "web") {
+		t.Errorf("a change that needs a restart gave %v", err)
+	}
+	if g := r.gen.Load().Number; g != 2 {
+		t.Errorf("generation %d after a refused plan, want 2", g)
+	}
+	if conns := r.front0().ln.Connections(); conns != 1 {
+		t.Errorf("%d client connections, want the one kept", conns)
+	}
+	metrics := mustGet(t, client(t), "http://"+r.Bound().Admin+"/metrics").body
+	for _, want := range []string{`weir_config_reloads_total{outcome="failure"} 1`, `weir_config_generation 2`} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("metrics lack %s", want)
+		}
+	}
+}
+
+func (r *running) front0() *liveListener { return r.liveListeners()[0] }
+
+func TestBrokenBackendIsLoggedAndRemembered(t *testing.T) {
+	a, b := backend(t, "a"), backend(t, "b")
+	r := start(t, simple("    health: {active: {path: /, interval: 200ms, timeout: 100ms, fast_interval: 100ms}}\n", a, b))
+	c := client(t)
+	gone := b.id()
+	b.Close()
+	eventually(t, "broken", func() bool {
+		if got := mustGet(t, c, r.front+"/"); got.status != 200 {
+			t.Fatalf("a client saw %+v", got)
+		}
+		m, err := r.admin.Backend(context.Background(), "app", gone)
+		return err == nil && m.Health == "broken" && m.Share == 0
+	})
+	eventually(t, "an event", func() bool {
+		return slices.ContainsFunc(r.Events(0), func(e Event) bool { return e.Backend == gone && strings.Contains(e.Text, "broken") })
+	})
+	if text := r.log.String(); !strings.Contains(text, "backend="+gone) {
+		t.Errorf("the log does not name the backend:\n%s", text)
+	}
+}
+
+func TestEventsForgetTheOldest(t *testing.T) {
+	var r events
+	for i := range eventsKept + 10 {
+		r.add(Event{Text: fmt.Sprint(i)})
+	}
+	got := r.since(0)
+	if len(got) != eventsKept || got[0].Text != "10" || got[0].Seq != 10 {
+		t.Errorf("%d events from %+v", len(got), got[0])
+	}
+	if got := r.since(eventsKept + 9); len(got) != 1 || got[0].Text != fmt.Sprint(eventsKept+9) {
+		t.Errorf("the last one: %+v", got)
+	}
+	if got := r.since(1 << 40); len(got) != 0 {
+		t.Errorf("the future: %+v", got)
+	}
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+// eventsKept is how many events are remembered; older ones are overwritten.
+const eventsKept = 512
+
+// Event is something that an operator would want to have seen: a backend that
+// changed state, a pool in panic, the process draining.
+type Event struct {
+	Seq     uint64
+	At      time.Time
+	Pool    string // empty: the process as a whole
+	Backend string // empty: the pool as a whole
+	Text    string
+}
+
+// events is the memory of the last ones. It is safe for concurrent use.
+type events struct {
+	mu   sync.Mutex // guards what follows
+	ring [eventsKept]Event
+	n    uint64 // events so far; the next one's Seq
+}
+
+func (r *events) add(e Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e.Seq = r.n
+	r.ring[r.n%eventsKept] = e
+	r.n++
+}
+
+// since returns the remembered events with at least that number, oldest first.
+func (r *events) since(seq uint64) []Event {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	first := max(seq, r.n-min(r.n, eventsKept))
+	var out []Event
+	for i := first; i < r.n; i++ {
+		out = append(out, r.ring[i%eventsKept])
+	}
+	return slices.Clip(out)
+}

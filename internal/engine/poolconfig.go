@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"github.com/weirlb/weir/balance"
+	"github.com/weirlb/weir/health"
+	"github.com/weirlb/weir/internal/config"
+	"github.com/weirlb/weir/internal/probe"
+	"github.com/weirlb/weir/pool"
+)
+
+// poolConfig translates the plan's words into the core's.
+func poolConfig(p *config.Pool, instance uint64, first bool) (pool.Config, error) {
+	policy, err := balance.New(p.Balance, balance.Options{Choices: p.Choices})
+	if err != nil {
+		return pool.Config{}, fmt.Errorf("pool %s: %w", p.Name, err)
+	}
+	return pool.Config{
+		Name: p.Name, Instance: instance, Policy: policy,
+		Active:  active(&p.Active),
+		Passive: passive(&p.Passive),
+		Panic:   panicRules(&p.Panic),
+		Limits: pool.Limits{
+			BackendRequests: p.Limits.Requests, PoolRequests: p.Limits.PoolRequests,
+			Queue: p.Limits.Queue, QueueTimeout: p.Limits.QueueTimeout,
+		},
+		Retry: pool.Budget{
+			Share: p.Budget.Share, Window: p.Budget.Window, MinPerSecond: p.Budget.MinPerSecond,
+			Base: p.Budget.Base, Max: p.Budget.Max,
+		},
+		DrainDeadline: p.DrainDeadline,
+		First:         first,
+	}, nil
+}
+
+func active(a *config.Active) health.Active {
+	return health.Active{
+		Enabled: !a.Off, Interval: a.Interval, FastInterval: a.FastInterval, Timeout: a.Timeout,
+		Jitter: a.Jitter, Fall: a.Fall, Rise: a.Rise, InitialUp: a.InitialUp, HTTP: a.Protocol == "http",
+	}
+}
+
+func passive(p *config.Passive) health.Passive {
+	return health.Passive{
+		Enabled: !p.Off, Consecutive: p.Consecutive, ConsecutiveConnect: p.ConsecutiveConnect,
+		Eject: p.Eject, MaxEject: p.MaxEject, MaxEjected: p.MaxEjected,
+	}
+}
+
+func panicRules(p *config.Panic) pool.Panic {
+	out := pool.Panic{Off: p.Off, Threshold: p.Threshold, Floor: p.Floor}
+	switch p.Then {
+	case "shed":
+		out.Then = pool.ThenShed
+	case "failover":
+		out.Then = pool.ThenFailover
+	default:
+		out.Then = pool.ThenServe
+	}
+	return out
+}
+
+func retryRules(r *config.Retry) pool.RetryRules {
+	return pool.NewRetryRules(r.Attempts, r.OnReset, r.OnStatus, r.Within)
+}
+
+// specs lists a pool's backends for the core.
+func specs(p *config.Pool) []pool.Spec {
+	out := make([]pool.Spec, 0, len(p.Backends))
+	for i := range p.Backends {
+		b := &p.Backends[i]
+		out = append(out, pool.Spec{ID: b.ID, URL: b.URL, Weight: b.Weight, Zone: b.Zone, Backup: b.Backup})
+	}
+	return out
+}
+
+// Detection is what `weir check` says about how fast a pool notices.
+type Detection struct {
+	// Within is the worst case from a backend falling silent to its leaving the
+	// rotation; 0 when nothing probes.
+	Within time.Duration
+	// Together is how many backends may hang at once for Within to hold, because
+	// at most 256 probes run at a time (S17); 0 when the pool is smaller.
+	Together int
+}
+
+// DetectionOf computes it for one pool of a plan.
+func DetectionOf(p *config.Pool) Detection {
+	if p.Active.Off {
+		return Detection{}
+	}
+	a := active(&p.Active)
+	d := Detection{Within: a.Detection()}
+	if a.Timeout > 0 {
+		if n := int(probe.MaxAtOnce * float64(a.Interval) / float64(a.Timeout)); len(p.Backends) > n {
+			d.Together = n
+		}
+	}
+	return d
+}
+
+// upstreamTLS builds what all https backends of a pool share. The server name
+// is set per backend.
+func upstreamTLS(p *config.Pool) (*tls.Config, error) {
+	c := &tls.Config{
+		MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
+		InsecureSkipVerify: p.TLS.InsecureSkipVerify, //nolint:gosec // the operator's word, off by default and warned about
+		ServerName:         p.TLS.ServerName,
+	}
+	if p.TLS.CA != "" {
+		pem, err := os.ReadFile(p.TLS.CA)
+		if err != nil {
+			return nil, fmt.Errorf("pool %s: tls.ca: %w", p.Name, err)
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("pool %s: tls.ca: %s holds no certificate", p.Name, p.TLS.CA)
+		}
+	}
+	if (p.TLS.Cert == "") != (p.TLS.Key == "") {
+		return nil, fmt.Errorf("pool %s: tls: %w", p.Name, errors.New("cert and key go together"))
+	}
+	if p.TLS.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(p.TLS.Cert, p.TLS.Key)
+		if err != nil {
+			return nil, fmt.Errorf("pool %s: tls: %w", p.Name, err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c, nil
+}
+
+// backendTLS is the pool's TLS with the name of one backend.
+func backendTLS(shared *tls.Config, address string) *tls.Config {
+	c := shared.Clone()
+	c.ClientSessionCache = tls.NewLRUClientSessionCache(8) // tickets must not wander between backends
+	if c.ServerName == "" {
+		c.ServerName = hostOnly(address)
+	}
+	return c
+}
+
+// hostOnly cuts a port off, where there is one.
+func hostOnly(address string) string {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return address
+	}
+	return host
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"net"
+	"strconv"
+
+	"github.com/weirlb/weir/internal/probe"
+)
+
+// probeTarget says where and how a backend is asked: like the traffic, unless
+// the configuration says otherwise (S1).
+func (d *driver) probeTarget(t *target) probe.Target {
+	a := &d.cfg.Active
+	out := probe.Target{Pool: d.cfg.Name, Address: t.address, OnTrafficPort: true, TLS: t.probeTLS}
+	host, port, err := net.SplitHostPort(t.address)
+	if err == nil && a.Port != 0 && strconv.Itoa(a.Port) != port {
+		out.Address = net.JoinHostPort(host, strconv.Itoa(a.Port))
+		out.OnTrafficPort = false
+	}
+	if a.Protocol != "http" {
+		return out
+	}
+	out.HTTP = &probe.HTTP{Method: a.Method, Path: a.Path, Host: a.Host}
+	if out.HTTP.Host == "" {
+		out.HTTP.Host = hostField(out.Address, out.TLS != nil)
+	}
+	for _, r := range a.Expect {
+		out.HTTP.Expect = append(out.HTTP.Expect, probe.Range(r))
+	}
+	return out
+}
+
+// hostField is the Host that belongs to an address: the port is left out where
+// it is the scheme's own (RFC 9110 section 7.2).
+func hostField(address string, https bool) string {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return address
+	}
+	if https && port == "443" || !https && port == "80" {
+		if ip := net.ParseIP(host); ip != nil && ip.To4() == nil {
+			return "[" + host + "]"
+		}
+		return host
+	}
+	return address
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"os"
+	"syscall"
+	"time"
+)
+
+// tunnelSpread is how long before the deadline tunnels begin to be cut: not
+// all in one instant, because their clients come back at once (S7).
+const tunnelSpread = 5 * time.Second
+
+// Run serves until a signal asks for the end, and returns when the balancer
+// has stopped. SIGTERM drains in full, SIGINT skips the delay. Each further
+// signal skips one step: first the delay, then the wait for what is in flight.
+func (e *Engine) Run(signals <-chan os.Signal) error {
+	first := <-signals
+	e.log.Info("signal received", "signal", first.String())
+	steps := make(chan struct{}, 2)
+	if first != syscall.SIGTERM {
+		steps <- struct{}{}
+	}
+	over := make(chan struct{})
+	forwarded := make(chan struct{})
+	go func() {
+		defer close(forwarded)
+		for {
+			select {
+			case s := <-signals:
+				e.log.Info("signal received, hurrying", "signal", s.String())
+				select {
+				case steps <- struct{}{}:
+				default: // there is nothing left to skip
+				}
+			case <-over:
+				return
+			}
+		}
+	}()
+	err := e.Shutdown(steps)
+	close(over)
+	<-forwarded
+	return err
+}
+
+// Shutdown drains in order (S7): readiness fails at once while accepting goes
+// on for the delay, every answer says Connection: close and idle client
+// connections are closed spread over the delay; then accepting stops, what is
+// in flight finishes; tunnels are cut spread over the last seconds before the
+// deadline, and what is left then is cut and counted in the log. Each value
+// received from skip ends the current wait early. It returns when everything
+// has stopped.
+func (e *Engine) Shutdown(skip <-chan struct{}) error {
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return nil
+	}
+	e.state.Store(phaseDraining)
+	e.mu.Unlock()
+
+	plan := e.gen.Load().Plan
+	begin := time.Now()
+	delay, deadline := plan.Shutdown.Delay, plan.Shutdown.Deadline
+	e.log.Info("draining", "delay", delay, "deadline", deadline)
+	e.events.add(Event{At: begin, Text: "draining"})
+
+	e.front.drain(delay)
+	waitFor(delay, skip, nil)
+	e.front.stop()
+	e.front.drain(0)
+	e.log.Info("accepting stopped", "connections", e.front.connections())
+
+	empty := e.front.empty()
+	if !e.waitEmpty(begin, deadline, skip, empty) {
+		n := e.front.cut()
+		e.log.Warn("connections cut at the end of the drain", "connections", n)
+	}
+	err := e.Close()
+	e.log.Info("stopped", "took", time.Since(begin).Round(time.Millisecond))
+	return err
+}
+
+// waitEmpty waits for the last connection and reports whether it ended by
+// itself. deadline runs from begin; 0 is none.
+func (e *Engine) waitEmpty(begin time.Time, deadline time.Duration, skip <-chan struct{}, empty <-chan struct{}) bool {
+	if deadline <= 0 {
+		return waitFor(-1, skip, empty) == endedByEvent
+	}
+	left := deadline - time.Since(begin)
+	spread := min(tunnelSpread, left)
+	switch waitFor(left-spread, skip, empty) {
+	case endedByEvent:
+		return true
+	case endedBySkip:
+		return false
+	}
+	e.front.cutTunnels(spread)
+	return waitFor(deadline-time.Since(begin), skip, empty) == endedByEvent
+}
+
+// What ended a wait.
+type ended uint8
+
+const (
+	endedByTime ended = iota
+	endedBySkip
+	endedByEvent
+)
+
+// waitFor waits for d (negative: without end), a value from skip, or event. An
+// event that has happened already wins.
+func waitFor(d time.Duration, skip <-chan struct{}, event <-chan struct{}) ended {
+	select {
+	case <-event:
+		return endedByEvent
+	default:
+	}
+	var expired <-chan time.Time
+	if d >= 0 {
+		t := time.NewTimer(d)
+		defer t.Stop()
+		expired = t.C
+	}
+	select {
+	case <-event:
+		return endedByEvent
+	case <-skip:
+		return endedBySkip
+	case <-expired:
+		return endedByTime
+	}
+}
