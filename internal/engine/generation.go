@@ -138,7 +138,7 @@ func edits(h config.HeaderEdits) l7.Edits {
 	for _, a := range h.Add {
 		out.Add = append(out.Add, l7.Header(a))
 	}
-	return out.Compile()
+	return out
 }
 
 // limiter returns the route's bulkhead, the one that already counts when the
