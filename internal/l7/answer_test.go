@@ -20,8 +20,8 @@ func TestEdits(t *testing.T) {
 		r.rt.RequestHeaders = Edits{
 			Remove: []string{"cookie", "Content-Length", "Connection"},
 			Set:    []Header{{"X-Forwarded-For", "fixed"}, {"N", "1"}, {"Transfer-Encoding", "gzip"}}, Add: []Header{{"N", "2"}},
-		}.Compile()
-		r.rt.ResponseHeaders = Edits{Remove: []string{"server"}, Set: []Header{{"A", "2"}}, Add: []Header{{"Strict-Transport-Security", "max-age=1"}}}.Compile()
+		}
+		r.rt.ResponseHeaders = Edits{Remove: []string{"server"}, Set: []Header{{"A", "2"}}, Add: []Header{{"Strict-Transport-Security", "max-age=1"}}}
 	}))
 	m := r.roundTrip("POST /v1/x?q HTTP/1.1\r\nHost: h\r\nCookie: c\r\nContent-Length: 1\r\n\r\nx")
 	up := b.Seen()[0]

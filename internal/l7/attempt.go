@@ -103,7 +103,7 @@ func (e *exchange) attempt() Failure {
 // connect takes a kept connection, or makes one.
 func (e *exchange) connect() Failure {
 	if !e.fresh {
-		if up := e.target.Get(e.now, !e.replayable()); up != nil {
+		if up := e.target.Get(e.now, e.unsafe()); up != nil {
 			e.use(up, true)
 			return Failure{}
 		}

@@ -90,8 +90,8 @@ func (e *exchange) openBody() Failure {
 		return Failure{}
 	}
 	p, err := e.d.ReadBody()
+	e.now = clock.Now() // it may have taken a while, and kept connections age meanwhile
 	if err != nil && !isEnd(err) {
-		e.now = clock.Now()
 		return readFailure(err)
 	}
 	if isEnd(err) {
@@ -103,7 +103,6 @@ func (e *exchange) openBody() Failure {
 	}
 	b.whole = err != nil || e.d.BodyDone()
 	if !b.whole {
-		e.now = clock.Now() // it may have taken a while
 		return Failure{}
 	}
 	b.trailers = e.req.Body == message.Chunked && e.d.Trailers().Len() > 0
@@ -142,6 +141,21 @@ func (e *exchange) repeatable() bool {
 // it were sent. While content is still being sent it is not.
 func (e *exchange) replayable() bool {
 	return e.repeatable() && !e.body.running() && !e.body.lost
+}
+
+// unsafe reports that the request could not be sent again once its first bytes
+// have left, so that it must not meet a connection which the backend may be
+// closing (S8).
+func (e *exchange) unsafe() bool {
+	b := &e.body
+	switch {
+	case !e.repeatable():
+		return true
+	case b.pumped:
+		return b.lost
+	default:
+		return !b.whole && !b.waiting && !e.worthKeeping()
+	}
 }
 
 // opening is the content that goes out with the head, and whether it is all.

@@ -167,6 +167,7 @@ func (e *exchange) reset() {
 	e.reused, e.fresh, e.headSent, e.wait = false, false, false, 0
 	e.began, e.sentAt, e.headFor = 0, 0, 0
 	e.pending = retryCount{}
+	e.res.Fields.Reset(nil)
 	e.rec.Reset()
 	e.body.reset()
 	e.w.reset()
@@ -226,8 +227,10 @@ func (e *exchange) admit() Failure {
 // proxy carries the request to a backend and the answer back.
 func (e *exchange) proxy() Failure {
 	t := &e.rt.Timeouts
-	e.headBy, e.endBy = after(e.start, t.Request), after(e.start, t.Total)
-	e.headBy = earliest(e.headBy, e.endBy)
+	if !e.req.WebSocket { // an upgrade has its own times (S7)
+		e.endBy = after(e.start, t.Total)
+		e.headBy = earliest(after(e.start, t.Request), e.endBy)
+	}
 
 	e.prepareFields()
 	e.rewrite()
@@ -310,7 +313,7 @@ func (e *exchange) record(f *Failure) {
 	r.Start = e.start
 	r.RequestID, r.ClientIP = e.requestID, e.client
 	r.Reason, r.Total = f.Reason, e.now.Sub(e.start)
-	if f.Detail != "" && r.Detail == "" {
+	if r.Detail == "" {
 		r.Detail = f.Detail
 	}
 	r.BytesIn = e.body.read

@@ -4,7 +4,7 @@ package l7
 
 import (
 	"bytes"
-	"encoding/hex"
+	"encoding/binary"
 	"math/rand/v2"
 	"net/netip"
 	"strconv"
@@ -355,15 +355,24 @@ func (e *exchange) makeRequestID() []byte {
 	return e.requestID
 }
 
+// appendHex appends words as hexadecimal digits.
 func appendHex(b []byte, words ...uint64) []byte {
-	var raw [8]byte
 	for _, w := range words {
-		for i := range raw {
-			raw[i] = byte(w >> (56 - 8*i))
-		}
-		b = hex.AppendEncode(b, raw[:])
+		b = binary.BigEndian.AppendUint64(b, hexDigits(uint32(w>>32)))
+		b = binary.BigEndian.AppendUint64(b, hexDigits(uint32(w)))
 	}
 	return b
+}
+
+// hexDigits spreads a word's nibbles over eight bytes and turns each into its
+// digit, all at once: '0'+n, and 39 more where n > 9.
+func hexDigits(v uint32) uint64 {
+	x := uint64(v)
+	x = (x | x<<16) & 0x0000ffff0000ffff
+	x = (x | x<<8) & 0x00ff00ff00ff00ff
+	x = (x | x<<4) & 0x0f0f0f0f0f0f0f0f
+	letters := (x + 0x0606060606060606) >> 4 & 0x0101010101010101
+	return x + 0x3030303030303030 + letters*39
 }
 
 // validTraceparent checks a W3C traceparent: version 00 exactly, later versions

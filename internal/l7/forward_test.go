@@ -3,6 +3,8 @@
 package l7
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"regexp"
 	"strings"
@@ -217,5 +219,15 @@ func TestRequestIDs(t *testing.T) {
 	up := b.Seen()[0].Values("X-Request-Id")
 	if len(up) != 1 || len(up[0]) != 32 || m.Get("X-Request-Id") != up[0] {
 		t.Errorf("two ids became %q toward the backend, %q toward the client", up, m.Get("X-Request-Id"))
+	}
+}
+
+// TestHex holds the digits to fmt's.
+func TestHex(t *testing.T) {
+	for range 1000 {
+		a, b := rand.Uint64(), rand.Uint64()
+		if got, want := string(appendHex(nil, a, b, 0, ^uint64(0))), fmt.Sprintf("%016x%016x%016x%016x", a, b, 0, ^uint64(0)); got != want {
+			t.Fatalf("%s, want %s", got, want)
+		}
 	}
 }

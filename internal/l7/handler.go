@@ -115,41 +115,26 @@ type Header struct {
 
 func (e *Edits) apply(f *message.Fields) {
 	for _, name := range e.Remove {
-		f.RemoveName(name)
+		if !framing(idOf(name)) {
+			f.RemoveName(name)
+		}
 	}
 	for i := range e.Set {
 		h := &e.Set[i]
-		f.RemoveName(h.Name)
-		f.Add(idOf(h.Name), h.Name, h.Value)
+		if id := idOf(h.Name); !framing(id) {
+			f.RemoveName(h.Name)
+			f.Add(id, h.Name, h.Value)
+		}
 	}
 	for i := range e.Add {
 		h := &e.Add[i]
-		f.Add(idOf(h.Name), h.Name, h.Value)
+		if id := idOf(h.Name); !framing(id) {
+			f.Add(id, h.Name, h.Value)
+		}
 	}
 }
 
-// Compile returns the edits without those that would change framing or what
-// concerns one hop only: a codec decides about these.
-func (e Edits) Compile() Edits {
-	var out Edits
-	for _, n := range e.Remove {
-		if !framing(idOf(n)) {
-			out.Remove = append(out.Remove, n)
-		}
-	}
-	for _, h := range e.Set {
-		if !framing(idOf(h.Name)) {
-			out.Set = append(out.Set, h)
-		}
-	}
-	for _, h := range e.Add {
-		if !framing(idOf(h.Name)) {
-			out.Add = append(out.Add, h)
-		}
-	}
-	return out
-}
-
+// framing names the fields that a codec decides about.
 func framing(id message.FieldID) bool {
 	switch id {
 	case message.ContentLength, message.TransferEncoding, message.Connection, message.KeepAlive,
