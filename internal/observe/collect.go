@@ -3,6 +3,8 @@
 package observe
 
 import (
+	"net/netip"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weirlb/weir/internal/message"
@@ -37,6 +39,7 @@ var (
 	descConnections    = desc("weir_connections", "Open connections: of clients per listener, to backends per pool.", "side", "listener", "pool")
 	descAcceptQueue    = desc("weir_accept_queue_length", "Connections that the kernel holds for accept.", "listener")
 	descAcceptLimit    = desc("weir_accept_queue_limit", "Where that queue overflows.", "listener")
+	descPorts          = desc("weir_ephemeral_ports_free", "Local ports that a new connection to the destination could get, of one source address.", "destination")
 	descGeneration     = desc("weir_config_generation", "Number of the configuration that serves.")
 	descLogDropped     = desc("weir_log_dropped_total", "Access log lines lost: the writer fell behind or could not write.")
 )
@@ -49,7 +52,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 		descRequests, descRequestSeconds, descUpstream, descQueueSeconds, descUpstreamConns,
 		descRetries, descRedispatches, descEjections, descProbeSeconds, descInFlight, descState,
 		descStates, descShare, descFlips, descPanic, descBudget, descSaturation, descQueueLength,
-		descConnections, descAcceptQueue, descAcceptLimit, descGeneration, descLogDropped,
+		descConnections, descAcceptQueue, descAcceptLimit, descPorts, descGeneration, descLogDropped,
 	} {
 		ch <- d
 	}
@@ -61,6 +64,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	s := sink{ch}
 	pools, listeners := m.poolGauges(), m.listenerGauges()
 	m.note(pools)
+	for to, n := range m.ports.left(m.destinations(pools), m.now()) {
+		s.gauge(descPorts, float64(n), to.String())
+	}
 
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -120,6 +126,22 @@ func (m *Metrics) note(pools []PoolGauges) {
 		}
 		m.mu.Unlock()
 	}
+}
+
+// destinations are the addresses of backends that have series of their own.
+func (m *Metrics) destinations(pools []PoolGauges) map[netip.AddrPort]bool {
+	out := make(map[netip.AddrPort]bool)
+	for i := range pools {
+		if m.large(m.Pool(pools[i].Name)) {
+			continue
+		}
+		for _, b := range pools[i].Backends {
+			if a, err := netip.ParseAddrPort(b.Address); err == nil {
+				out[netip.AddrPortFrom(a.Addr().Unmap(), a.Port())] = true
+			}
+		}
+	}
+	return out
 }
 
 func (m *Metrics) collectRequests(s sink) {

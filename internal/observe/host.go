@@ -4,8 +4,11 @@ package observe
 
 import (
 	"bytes"
+	"net/netip"
 	"os"
 	"strconv"
+	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -76,4 +79,49 @@ func sockstatValue(text []byte, prefix, name string) (uint64, bool) {
 		}
 	}
 	return 0, false
+}
+
+// freshPorts is how long a count of ports is good for: several scrapers then
+// cost one look at the kernel's table. With very many sockets a look takes long;
+// it is then good for restPorts times as long, which bounds the cost to 2 % of a
+// core.
+const (
+	freshPorts = 5 * time.Second
+	restPorts  = 50
+)
+
+// portCache remembers how many local ports are left towards each destination.
+type portCache struct {
+	mu   sync.Mutex // guards what follows
+	at   time.Time
+	took time.Duration
+	free map[netip.AddrPort]int
+}
+
+// left returns the free ports per destination, for those wanted. Where the
+// kernel does not say, it is empty.
+func (c *portCache) left(wanted map[netip.AddrPort]bool, now time.Time) map[netip.AddrPort]int {
+	if len(wanted) == 0 {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.free != nil && now.Sub(c.at) < max(freshPorts, restPorts*c.took) {
+		return c.free
+	}
+	c.at, c.free = now, map[netip.AddrPort]int{}
+	start := time.Now()
+	defer func() { c.took = time.Since(start) }()
+	low, high, reserved, err := portRange()
+	if err != nil {
+		return c.free
+	}
+	used, err := usedPorts(wanted, low, high)
+	if err != nil {
+		return c.free
+	}
+	for to := range wanted {
+		c.free[to] = max(int(high)-int(low)+1-reserved-used[to], 0)
+	}
+	return c.free
 }

@@ -51,6 +51,8 @@ type Metrics struct {
 	listeners  atomic.Pointer[func() []ListenerGauges]
 	swept      atomic.Int64 // unix nanoseconds of the last sweep
 
+	ports portCache // has a lock of its own, never held together with mu
+
 	mu         sync.Mutex // guards what follows; taken before RouteSeries.mu
 	routes     map[routeKey]*RouteSeries
 	poolSeries map[string]*PoolSeries

@@ -114,6 +114,7 @@ func TestNames(t *testing.T) {
 		"weir_accept_queue_length":        "GAUGE listener",
 		"weir_accept_queue_limit":         "GAUGE listener",
 		"weir_time_wait":                  "GAUGE ",
+		"weir_ephemeral_ports_free":       "GAUGE destination",
 		"weir_pool_saturation":            "GAUGE pool",
 		"weir_queue_length":               "GAUGE pool",
 		"weir_probe_seconds":              "HISTOGRAM outcome",
@@ -122,7 +123,9 @@ func TestNames(t *testing.T) {
 	}
 	m := NewMetrics(MetricsOptions{Version: "1.2.3"})
 	m.RegisterPools(func() []PoolGauges {
-		return []PoolGauges{{Name: "app", QueueLength: 3, Saturation: .5, Connections: 9, Backends: backends(3)}}
+		list := backends(3)
+		list[0].Address = "10.0.0.0:8080"
+		return []PoolGauges{{Name: "app", QueueLength: 3, Saturation: .5, Connections: 9, Backends: list}}
 	})
 	m.RegisterListeners(func() []ListenerGauges {
 		return []ListenerGauges{{Name: "web", Connections: 5, AcceptQueue: 1, AcceptQueueLimit: 4096}}
