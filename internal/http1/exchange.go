@@ -63,6 +63,7 @@ func (c *ServerConn) attach(l *link) {
 	c.out.nc, c.out.stall = l.nc, l.srv.Timeouts.Write
 	c.out.reset()
 	c.idleUntil, c.taken = 0, false
+	c.scratch.Fields.Reset(nil)
 	c.mustClose.Store(false)
 	c.cancelled.Store(false)
 	c.aborted.Store(false)
@@ -71,7 +72,9 @@ func (c *ServerConn) attach(l *link) {
 // detach gives the ServerConn back; nothing of the connection is kept.
 func (c *ServerConn) detach() {
 	c.in.release()
-	c.req.Fields.Reset(nil)
+	fields := c.req.Fields // keeps its memory
+	fields.Reset(nil)
+	c.req = message.Request{Fields: fields}
 	c.link, c.nc, c.in.nc, c.out.nc = nil, nil, nil, nil
 	conns.Put(c)
 }

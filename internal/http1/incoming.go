@@ -31,6 +31,14 @@ func (in *incoming) begin(n int, kind message.Body, length int64) {
 	in.done.Store(kind == message.NoBody || kind == message.Sized && length == 0)
 }
 
+// release gives the buffers back, and the memory of large trailers.
+func (in *incoming) release() {
+	in.inbuf.release()
+	if cap(in.chunks.trailer) > 1<<10 {
+		in.chunks = ChunkReader{}
+	}
+}
+
 // take returns the content that is buffered, nil when there is none yet. Chunks
 // are moved together, so that many small ones cost one write.
 func (in *incoming) take() []byte {
