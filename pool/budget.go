@@ -48,10 +48,20 @@ func (b *budget) init(c *Budget) {
 	}
 }
 
+// partOf numbers the parts of the time line, the ones before zero too.
+func (b *budget) partOf(now balance.Instant) int64 {
+	part := int64(now) / int64(b.part)
+	if int64(now)%int64(b.part) < 0 {
+		part--
+	}
+	return part
+}
+
 // slot returns the slot for now, emptied when its part has passed.
 func (b *budget) slot(now balance.Instant) *budgetSlot {
-	part := int64(now) / int64(b.part)
-	s := &b.slots[uint64(part)%uint64(len(b.slots))]
+	part := b.partOf(now)
+	const n = budgetSlots + 1
+	s := &b.slots[(part%n+n)%n]
 	if old := s.part.Load(); old != part && old < part && s.part.CompareAndSwap(old, part) {
 		var n int64
 		for i := range s.requests {
@@ -71,7 +81,7 @@ func (b *budget) begin(now balance.Instant) {
 
 // sums returns what the window holds.
 func (b *budget) sums(now balance.Instant) (requests, retries int64) {
-	part := int64(now) / int64(b.part)
+	part := b.partOf(now)
 	for i := range b.slots {
 		s := &b.slots[i]
 		if p := s.part.Load(); p <= part-budgetSlots || p > part {

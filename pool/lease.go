@@ -13,7 +13,14 @@ import (
 // held; its methods are not safe for concurrent use.
 type Lease struct {
 	m     *member
+	b     *balance.Backend
+	p     *Pool
 	began balance.Instant
+}
+
+// take puts a slot that has been reserved into the lease.
+func (l *Lease) take(p *Pool, m *member, b *balance.Backend, began balance.Instant) {
+	l.m, l.b, l.p, l.began = m, b, p, began
 }
 
 // leaseBugs counts broken promises about leases, of all pools of the process.
@@ -25,10 +32,7 @@ func LeaseBugs() uint64 { return leaseBugs.Load() }
 
 // Backend returns the backend that the slot is on, nil when the lease is free.
 func (l *Lease) Backend() *balance.Backend {
-	if l.m == nil {
-		return nil
-	}
-	return l.m.b
+	return l.b
 }
 
 // Held reports whether the lease holds a slot.
@@ -38,20 +42,19 @@ func (l *Lease) Held() bool { return l.m != nil }
 // nothing and is counted by LeaseBugs. It takes no lock unless requests wait
 // for a slot, and never allocates.
 func (l *Lease) Done(o Outcome) {
-	m := l.m
+	m, b, p := l.m, l.b, l.p
 	if m == nil {
 		leaseBugs.Add(1)
 		return
 	}
-	l.m = nil
-	m.observe(l.began, &o)
-	p := m.p
+	l.m, l.b = nil, nil
+	m.observe(p, l.began, &o)
 	if !p.limited {
-		m.b.Release()
+		b.Release()
 	} else {
 		p.giveBack(m, o.Now)
 	}
-	if m.mode.Load()&modeWatch != 0 && m.b.InFlight() == 0 {
+	if m.mode.Load()&modeWatch != 0 && b.InFlight() == 0 {
 		m.mark(markEmpty)
 	}
 }
@@ -157,7 +160,7 @@ func (p *Pool) reserve(v *view, l *Lease, r *balance.Request, b *balance.Backend
 	}
 	if b.Admin() == balance.Enabled {
 		if m := v.find(b); m != nil {
-			l.m, l.began = m, r.Now
+			l.take(p, m, b, r.Now)
 			return true
 		}
 	}

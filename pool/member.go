@@ -13,39 +13,38 @@ import (
 // member is one backend of a pool: what requests write, and what the core
 // knows. Whoever touches which field is said above each group.
 type member struct {
+	// One line that every Done reads and writes. Reading what the core writes
+	// seldom costs nothing extra here: the line has to be owned anyway.
+	mode     atomic.Uint32 // modeX flags; written by the core
+	goodRun  atomic.Uint32 // real successes on probation
+	since    atomic.Int64  // outcomes of attempts begun before are ignored; written by the core
+	probed   atomic.Int64  // when the last probe started; written by the core
+	lastGood atomic.Int64  // when the latest attempt that succeeded began
+	run      atomic.Uint64 // low half: bad answers in a row; high half: failed connection attempts in a row
+	answers  atomic.Uint64 // final answers of any status
+	latency  atomic.Uint64 // nanoseconds to the first byte, summed over answers
+	_        [8]byte
+
+	hist histogram // of latency; one of its lines is written by every Done
+
 	// Constant after construction.
 	b   *balance.Backend
 	p   *Pool
 	seq uint64 // in order of first appearance
-	key string // id and address
 
-	// Written by the core, read by Done. Kept off the line that Done writes.
-	mode    atomic.Uint32 // modeX flags
-	since   atomic.Int64  // outcomes of attempts begun before are ignored
-	probed  atomic.Int64  // when the last probe started
-	badFrom atomic.Uint64 // value of serverErrors when the window began
-
-	// Written by Done on the slow path only.
-	marks     atomic.Uint32 // markX flags that the core has not consumed
-	next      *member       // in the list of marked members; owned by who set the first mark, then by the core
-	lastConn  atomic.Int64  // when a connection attempt failed last
-	connCause atomic.Uint32 // and why
-	shareAsk  atomic.Bool   // the rule for 5xx shares is being looked at
-	errClient atomic.Uint64 // first client address that saw a 5xx in this window
-	errTwo    atomic.Bool   // a second one did
-
-	_ [64]byte
-	// Written by every Done.
-	answers      atomic.Uint64 // final answers of any status
-	latency      atomic.Uint64 // nanoseconds to the first byte, summed over answers
-	lastGood     atomic.Int64  // when the latest attempt that succeeded began
-	run          atomic.Uint64 // low half: bad answers in a row; high half: failed connection attempts in a row
-	serverErrors atomic.Uint64 // 5xx that are the application's own
+	// Written by Done when something went wrong.
+	marks        atomic.Uint32 // markX flags that the core has not consumed
+	connCause    atomic.Uint32 // why a connection attempt failed last
+	lastConn     atomic.Int64  // and when
+	next         *member       // in the list of marked members; owned by who set the first mark, then by the core
 	failed       atomic.Uint64 // answers of 500 and above
 	faults       atomic.Uint64 // attempts without an answer, by the backend's fault
 	others       atomic.Uint64 // attempts without an answer, not its fault
-	goodRun      atomic.Uint32 // real successes on probation
-	hist         histogram
+	serverErrors atomic.Uint64 // 5xx that are the application's own
+	badFrom      atomic.Uint64 // value of serverErrors when the window began; written by the core
+	errClient    atomic.Uint64 // first client address that saw a 5xx in this window
+	errTwo       atomic.Bool   // a second one did
+	shareAsk     atomic.Bool   // the rule for 5xx shares is being looked at
 
 	core coreState
 }
@@ -96,9 +95,10 @@ type coreState struct {
 	drain     bool // takes no new work, by the operator's word or removal
 	unempty   bool // and had work in flight then
 	deadline  balance.Instant
-	outByWork bool // counted in core.outByWork
-	notReady  bool // counted among those that turned not_ready lately
-	watched   bool // on the list for the rule of 5xx shares
+	outByWork bool   // counted in core.outByWork
+	notReady  bool   // counted among those that turned not_ready lately
+	seen      uint64 // the last Update that named it
+	watched   bool   // on the list for the rule of 5xx shares
 
 	// Figures at the last statistics ticks.
 	seenAnswers, seenLatency uint64
@@ -132,7 +132,7 @@ func (m *member) mark(v uint32) {
 }
 
 // observe learns from one outcome. It is the hot half of Done.
-func (m *member) observe(began balance.Instant, o *Outcome) {
+func (m *member) observe(p *Pool, began balance.Instant, o *Outcome) {
 	if o.Kind != Success {
 		m.failure(began, o)
 		return
@@ -144,8 +144,8 @@ func (m *member) observe(began balance.Instant, o *Outcome) {
 	m.answers.Add(1)
 	m.latency.Add(uint64(first))
 	m.hist.add(first)
-	if !m.p.twoClients.Load() {
-		m.p.seeClient(o.Client)
+	if !p.twoClients.Load() {
+		p.seeClient(o.Client)
 	}
 	if o.Status >= 500 {
 		m.badAnswer(began, o)

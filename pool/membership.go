@@ -4,6 +4,7 @@ package pool
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,56 +16,51 @@ import (
 // they are spread.
 const spreadProbes = 256
 
-// memberKey identifies a backend: the same id at another address is another
-// backend.
-func memberKey(s *Spec) string { return s.ID + "\x00" + s.URL }
+// identity is what makes a backend: the same id at another address is another
+// one.
+type identity struct{ id, url string }
+
+func (s *Spec) identity() identity { return identity{s.ID, s.URL} }
 
 // update brings the membership to what specs say. The first spec of an id
 // counts.
 func (c *core) update(now balance.Instant, specs []Spec) {
 	first := c.cfg.First && !c.updated
 	c.updated = true
-	keep := make(map[string]*member, len(specs))
+	c.updates++
 	order := make([]*member, 0, len(specs))
 	fresh := 0
 	for i := range specs {
 		s := &specs[i]
-		if keep[s.ID] != nil {
-			continue
-		}
 		m := c.byID[s.ID]
 		switch {
-		case m != nil && m.key == memberKey(s):
-		case c.leaving[memberKey(s)] != nil:
-			m = c.leaving[memberKey(s)]
+		case m != nil && m.core.seen == c.updates:
+			continue // named twice
+		case m != nil && m.core.spec.URL == s.URL:
+		case c.leaving[s.identity()] != nil:
+			m = c.leaving[s.identity()]
 			c.revive(now, m)
 		default:
 			m = c.add(now, *s, first, &fresh)
 		}
-		keep[s.ID] = m
+		m.core.seen = c.updates
+		c.byID[s.ID] = m
 		order = append(order, m)
-		c.respec(m, *s, false)
+		if m.core.spec != *s || m.core.class == out0 {
+			c.respec(m, *s, false)
+		}
 	}
 	for _, m := range c.order {
-		if keep[m.core.spec.ID] != m {
+		if m.core.seen != c.updates {
+			if c.byID[m.core.spec.ID] == m {
+				delete(c.byID, m.core.spec.ID)
+			}
 			c.remove(now, m)
 		}
 	}
-	if len(order) != len(c.order) || !sameMembers(order, c.order) {
-		c.dirty = true
-	}
-	c.byID, c.order = keep, order
-	c.dirty = c.dirty || !c.ever
+	c.dirty = c.dirty || !c.ever || !slices.Equal(order, c.order)
+	c.order = order
 	c.alarm.stale = true
-}
-
-func sameMembers(a, b []*member) bool {
-	for i := range a {
-		if a[i] != b[i] {
-			return false
-		}
-	}
-	return true
 }
 
 // add makes a new member. Its first probe is due at once; in a large pool the
@@ -72,9 +68,9 @@ func sameMembers(a, b []*member) bool {
 func (c *core) add(now balance.Instant, s Spec, first bool, fresh *int) *member {
 	m := c.attach(s)
 	c.seq++
-	m.seq, m.key = c.seq, memberKey(&s)
+	m.seq = c.seq
 	st := &m.core
-	st.spec, st.backup, st.since = s, s.Backup, now
+	st.spec, st.backup, st.since = Spec{ID: s.ID, URL: s.URL}, s.Backup, now
 	st.health.Init(now, &c.cfg.Active, &c.cfg.Passive, first)
 	m.since.Store(int64(now))
 	m.b.SetShare(st.health.Share())
@@ -203,7 +199,7 @@ func (c *core) remove(now balance.Instant, m *member) {
 	for _, kind := range []int{timerProbe, timerEject, timerFact} {
 		c.timers.stop(m, kind)
 	}
-	c.leaving[m.key] = m
+	c.leaving[s.spec.identity()] = m
 	s.floored = false
 	m.b.SetAdmin(balance.Draining)
 	c.recount(m)
@@ -220,7 +216,7 @@ func (c *core) remove(now balance.Instant, m *member) {
 func (c *core) retire(m *member) {
 	m.core.gone = true
 	c.timers.stop(m, timerDrain)
-	delete(c.leaving, m.key)
+	delete(c.leaving, m.core.spec.identity())
 	c.do(effect{kind: doGone, m: m})
 }
 
@@ -228,7 +224,7 @@ func (c *core) retire(m *member) {
 // known of it.
 func (c *core) revive(now balance.Instant, m *member) {
 	s := &m.core
-	delete(c.leaving, m.key)
+	delete(c.leaving, m.core.spec.identity())
 	s.leaving, s.drain = false, false
 	m.b.SetAdmin(balance.Enabled)
 	c.timers.stop(m, timerDrain)

@@ -69,7 +69,7 @@ func New(cfg Config, d Driver, now func() balance.Instant) *Pool {
 	p.budget.init(&p.cfg.Retry)
 	p.core = core{
 		cfg: &p.cfg, hot: p, attach: p.attach,
-		byID: map[string]*member{}, leaving: map[string]*member{}, overrides: map[string]*override{},
+		byID: map[string]*member{}, leaving: map[identity]*member{}, overrides: map[string]*override{},
 	}
 	p.build(&publication{admit: 1})
 	return p
@@ -191,7 +191,11 @@ func (p *Pool) build(pub *publication) {
 	default:
 		v.second = p.cfg.Policy.Build(balance.NewSet(pub.second, p.cfg.Instance, pub.panicked[1]))
 	}
-	v.index()
+	if old != nil && slices.Equal(old.members, v.members) {
+		v.table, v.shift = old.table, old.shift
+	} else {
+		v.index()
+	}
 	p.view.Store(v)
 	p.last = pub
 	p.builds.Add(1)

@@ -135,7 +135,7 @@ func (p *Pool) handOn(m *member, now balance.Instant) bool {
 		return false
 	}
 	q.remove(w)
-	w.l.m, w.l.began = m, max(now, w.r.Now)
+	w.l.take(p, m, m.b, max(now, w.r.Now))
 	w.ready <- Granted
 	return true
 }

@@ -400,7 +400,9 @@ func (s *script) lease(id string) *Lease {
 	if m == nil || !m.b.Reserve() {
 		s.t.Fatalf("no slot on %s", id)
 	}
-	return &Lease{m: m, began: s.now}
+	l := &Lease{}
+	l.take(s.p, m, m.b, s.now)
+	return l
 }
 
 func (s *script) picks(count string) {

@@ -81,9 +81,10 @@ type core struct {
 	now       balance.Instant
 	seq       uint64
 	updated   bool // there was an Update
+	updates   uint64
 	order     []*member
-	byID      map[string]*member // current members
-	leaving   map[string]*member // by key; removed, with work in flight
+	byID      map[string]*member   // current members
+	leaving   map[identity]*member // removed, with work in flight
 	overrides map[string]*override
 	timers    timerHeap
 
@@ -279,7 +280,7 @@ func (c *core) tier(tier int, open, shared bool) []balance.Member {
 	words := open && (shared || n[serving]+n[opinion] == 0)
 	newcomers := open && n[serving]+n[opinion] == 0 && (!words || n[notReady] == 0)
 	stable := c.keepsExcluded()
-	var out []balance.Member
+	out := make([]balance.Member, 0, n[serving]+btoi(open)*(n[opinion]+n[unreachable]+n[notReady]+n[waiting]))
 	for _, m := range c.order {
 		s := &m.core
 		if s.class == out0 || btoi(s.backup) != tier {
