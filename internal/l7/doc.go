@@ -11,14 +11,19 @@
 //	exchange.go  one exchange from head to record; the shared state
 //	trust.go     whose forwarding headers are believed, and who the client is
 //	hop.go       fields that concern one hop only
-//	forward.go   fields that weir adds toward the backend
+//	forward.go   fields that weir adds toward the backend; ids.go: request ids, traces
+//	rewrite.go   path and Host as the route wants them
+//	body.go      the request's content: small, replayable or streamed; pump.go: streaming it
 //	attempt.go   one try on one backend; redispatch and retry around it
-//	body.go      the request's content: small, replayable, streamed
+//	await.go     waiting for the answer's head
 //	relay.go     the answer's head and content on their way to the client
 //	watch.go     noticing that the client left
 //	tunnel.go    WebSocket after its 101
 //	failure.go   the one type for what went wrong
 //	answer.go    answers that weir gives itself
+//
+// handler.go holds what the engine builds, codec.go what codecs and connections
+// must offer, target.go the bridge to upstream.
 //
 // # Goroutines
 //

@@ -165,6 +165,7 @@ func (e *exchange) nextPiece() ([]byte, Failure) {
 			return nil, e.relayFailed(err)
 		}
 		e.now = clock.Now()
+		e.setHeadFor() // content that still goes out counts as well
 		switch {
 		case e.late(e.endBy):
 			return nil, Failure{Fault: FaultBackend, Phase: PhaseRelay, Reason: message.RequestTimeout, Kind: pool.Canceled, Detail: "total", Err: err}
@@ -183,7 +184,10 @@ func (e *exchange) armRead() {
 		return
 	}
 	by := earliest(after(e.headFor, e.rt.Timeouts.StreamIdle), e.endBy)
-	if !e.w.armed && !e.body.running() {
+	switch {
+	case e.body.running(): // look again whether the client is to be watched
+		by = earliest(by, e.now.Add(time.Second))
+	case !e.w.armed:
 		by = earliest(by, e.now.Add(watchAfter))
 	}
 	c.SetReadDeadline(by)

@@ -167,6 +167,9 @@ func (c *Conn) Request() *Message {
 	return m
 }
 
+// Content reads the content of a request whose head was read.
+func (c *Conn) Content(m *Message) { c.content(m, false) }
+
 // Answer reads the next answer, 1xx included, with its content; nil when none
 // came. method is that of the request.
 func (c *Conn) Answer(method string) *Message {

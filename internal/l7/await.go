@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package l7
+
+import (
+	"time"
+
+	"github.com/weirlb/weir/balance"
+	"github.com/weirlb/weir/internal/clock"
+	"github.com/weirlb/weir/internal/message"
+	"github.com/weirlb/weir/pool"
+)
+
+// await waits for the head of the final answer and passes interim ones on.
+func (e *exchange) await() Failure {
+	for {
+		e.setHeadFor()
+		by, reason := e.answerBy()
+		err := e.up.ReadHead(&e.res, e.head, e.slice(by))
+		if err == nil {
+			e.now = clock.Now()
+			if e.res.Status >= 200 || e.res.Status == 101 {
+				e.rec.FirstByte = e.now.Sub(e.sentAt)
+				return e.judge()
+			}
+			if f := e.passInterim(); f.failed() {
+				return f
+			}
+			continue
+		}
+		if !isTimeout(err) {
+			return e.upstreamFailed(PhaseAwait, err)
+		}
+		e.now = clock.Now()
+		e.setHeadFor()
+		if by, reason = e.answerBy(); e.late(by) {
+			return e.answerLate(reason, err)
+		}
+		if e.body.waiting && e.now.Sub(e.sentAt) >= expectWait {
+			e.proceed()
+		}
+		if !e.body.running() {
+			e.watchClient()
+		}
+	}
+}
+
+// answerBy returns when the answer's head is due, 0 for never, and the reason
+// that names the deadline.
+func (e *exchange) answerBy() (balance.Instant, message.Reason) {
+	if e.body.running() {
+		return e.headBy, message.RequestTimeout // response_header runs from the last request byte
+	}
+	by := after(e.headFor, e.rt.Timeouts.ResponseHeader)
+	if by == 0 || e.headBy != 0 && e.headBy <= by {
+		return e.headBy, message.RequestTimeout
+	}
+	return by, message.ResponseTimeout
+}
+
+// setHeadFor moves the start of response_header to the last request byte.
+func (e *exchange) setHeadFor() {
+	if t := balance.Instant(e.body.last.Load()); t > e.headFor {
+		e.headFor = t
+	}
+}
+
+// pumpGlance is how often a wait for an answer looks at what became of the
+// content that is still being sent.
+const pumpGlance = 100 * time.Millisecond
+
+// slice is the next deadline of waiting: the real one, or an earlier one to look
+// around at.
+func (e *exchange) slice(by balance.Instant) balance.Instant {
+	switch {
+	case e.body.running():
+		return earliest(by, e.now.Add(pumpGlance))
+	case e.body.waiting:
+		by = earliest(by, e.sentAt.Add(expectWait))
+	}
+	if !e.w.armed {
+		return earliest(by, e.now.Add(watchAfter))
+	}
+	return by
+}
+
+func (e *exchange) answerLate(reason message.Reason, err error) Failure {
+	f := Failure{Fault: FaultBackend, Phase: PhaseAwait, Reason: reason, Kind: pool.ResponseTimeout, Err: err, Replayable: e.replayable()}
+	if e.body.running() {
+		// The request had not even been sent: the client's pace may be to blame.
+		f.Kind = pool.Canceled
+		f.Detail = "request not complete"
+	}
+	return f
+}
+
+// judge looks at a final head: a status that the route retries is a failed
+// attempt, as long as another one is granted.
+func (e *exchange) judge() Failure {
+	r := &e.res
+	if r.Status == 101 {
+		return Failure{} // relay sees to it
+	}
+	e.retryAfter = r.Status == 503 && r.Fields.Has(message.RetryAfter)
+	if e.interim || !e.rt.Retry.OnStatus.Has(r.Status) {
+		return Failure{}
+	}
+	f := Failure{Fault: FaultBackend, Phase: PhaseAwait, Kind: pool.Success, Sent: true, Replayable: e.replayable(), Code: r.Status, Detail: "the answer was to be retried"}
+	d := e.next(&f)
+	if !d.Again || e.headBy != 0 && e.now.Add(d.After) >= e.headBy {
+		return Failure{} // the answer passes
+	}
+	f.Reason = message.BadResponse
+	if r.Status == 503 {
+		f.Reason = message.BackendOverloaded
+	}
+	e.letGo(&f, d)
+	return f
+}
