@@ -16,17 +16,21 @@ import (
 // used, so a busy Target pays one timer per watchAfter for all of them.
 const watchAfter = 250 * time.Millisecond
 
-// sweepLater makes sure that connections that stay idle come to be watched.
-// Called with mu held.
-func (t *Target) sweepLater() {
+// sweepPause is the least time between two sweeps of a Target.
+const sweepPause = 20 * time.Millisecond
+
+// sweepIn makes sure that connections that stay idle come to be watched, the
+// next of them in d. Called with mu held.
+func (t *Target) sweepIn(d time.Duration) {
 	if t.sweeping {
 		return
 	}
 	t.sweeping = true
+	d = max(d, sweepPause)
 	if t.timer == nil {
-		t.timer = time.AfterFunc(watchAfter, t.sweep)
+		t.timer = time.AfterFunc(d, t.sweep)
 	} else {
-		t.timer.Reset(watchAfter)
+		t.timer.Reset(d)
 	}
 }
 
@@ -42,7 +46,7 @@ func (t *Target) sweep() {
 		return
 	}
 	learned := t.learner.timeout(now)
-	kept := t.idle[:0]
+	kept, next := t.idle[:0], time.Duration(0)
 	for _, c := range t.idle {
 		age, keep := now.Sub(c.since), c.keepFor(t.opt.KeepAlive, learned)
 		switch {
@@ -51,13 +55,18 @@ func (t *Target) sweep() {
 			expired = append(expired, c)
 			continue
 		case err == nil && age >= watchAfter && t.watch(p, c, keep):
-		default:
-			t.sweepLater() // too young, or without a descriptor
+		default: // too young, or without a descriptor
+			if due := max(watchAfter-age, sweepPause); next == 0 || due < next {
+				next = due
+			}
 		}
 		kept = append(kept, c)
 	}
 	clear(t.idle[len(kept):])
 	t.idle = kept
+	if next > 0 {
+		t.sweepIn(next)
+	}
 	t.mu.Unlock()
 	for _, c := range expired {
 		c.Close()
@@ -140,6 +149,6 @@ func (t *Target) restore(c *Conn, i int) {
 		return
 	}
 	t.idle = slices.Insert(t.idle, min(i, len(t.idle)), c)
-	t.sweepLater()
+	t.sweepIn(sweepPause)
 	t.mu.Unlock()
 }

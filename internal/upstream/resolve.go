@@ -37,6 +37,9 @@ type Resolver struct {
 	names  map[string]*name
 }
 
+// old reports whether it is time to ask (again).
+func (n *name) old(now balance.Instant) bool { return !n.asked || now >= n.until }
+
 // askFunc asks once; ttl is negative when it is not known.
 type askFunc func(ctx context.Context, host string) (addrs []netip.Addr, ttl time.Duration, err error)
 
@@ -44,6 +47,7 @@ type askFunc func(ctx context.Context, host string) (addrs []netip.Addr, ttl tim
 type name struct {
 	good    []netip.Addr // last good answer; never modified
 	err     error        // of the last question, nil when it was answered
+	asked   bool         // there was an answer or a failure, which holds
 	until   balance.Instant
 	pending chan struct{} // closed when the running question is over; nil: none runs
 }
@@ -79,7 +83,7 @@ func (r *Resolver) known(host string, now func() balance.Instant) []netip.Addr {
 	if n == nil {
 		return nil
 	}
-	if now != nil && n.pending == nil && now() >= n.until {
+	if now != nil && n.pending == nil && n.old(now()) {
 		r.startLocked(host, n)
 	}
 	return n.good
@@ -94,7 +98,7 @@ func (r *Resolver) lookup(host string, limit balance.Instant, abort <-chan struc
 		n = &name{}
 		r.names[host] = n
 	}
-	if n.pending == nil && clock.Now() >= n.until {
+	if n.pending == nil && n.old(clock.Now()) {
 		r.startLocked(host, n)
 	}
 	good, err, pending := n.good, n.err, n.pending
@@ -144,7 +148,7 @@ func (r *Resolver) startLocked(host string, n *name) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		now := clock.Now()
-		n.err = err
+		n.err, n.asked = err, true
 		switch {
 		case err != nil:
 			n.until = now.Add(retryAfter)

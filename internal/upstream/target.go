@@ -142,7 +142,8 @@ func (t *Target) take(now balance.Instant, unsafe bool) (*Conn, time.Duration) {
 }
 
 // Put takes a connection back after a complete exchange. One that cannot or
-// should not be kept is closed.
+// should not be kept is closed. Either way what was read from it is no longer
+// valid: its buffers are given back.
 func (t *Target) Put(c *Conn, now balance.Instant) {
 	if !c.Reusable() || t.opt.MaxIdle <= 0 ||
 		(t.opt.MaxRequests > 0 && c.requests >= t.opt.MaxRequests) ||
@@ -150,6 +151,7 @@ func (t *Target) Put(c *Conn, now balance.Instant) {
 		c.Close()
 		return
 	}
+	c.Release()
 	c.since = now
 	var excess *Conn
 	t.mu.Lock()
@@ -162,7 +164,7 @@ func (t *Target) Put(c *Conn, now balance.Instant) {
 			t.idle = slices.Delete(t.idle, 0, 1)
 		}
 		t.idle = append(t.idle, c)
-		t.sweepLater()
+		t.sweepIn(watchAfter)
 	}
 	t.mu.Unlock()
 	if excess != nil {
