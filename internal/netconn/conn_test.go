@@ -47,14 +47,19 @@ func TestReadIntoWaitsWithoutBuffer(t *testing.T) {
 				t.Fatalf("size %d: bytes differ", size)
 			}
 		}
-		_ = b.CloseWrite()
-		if buf, n, err := a.ReadInto(func() []byte { t.Error("get at the end"); return make([]byte, 4096) }); buf != nil || n != 0 || err != io.EOF { //nolint:errorlint // io.EOF is never wrapped
-			t.Errorf("end: %d bytes, %v", n, err)
+		time.AfterFunc(5*time.Millisecond, func() { _ = b.CloseWrite() })
+		for range 2 { // found after a wait, and at once
+			gets := 0
+			buf, n, err := a.ReadInto(func() []byte { gets++; return make([]byte, 4096) })
+			if n != 0 || err != io.EOF || (buf != nil) != (gets == 1) { //nolint:errorlint // io.EOF is never wrapped
+				t.Errorf("end: %d bytes, %d gets, %v", n, gets, err)
+			}
 		}
 	})
 }
 
-// TestReadIntoOneSystemCall: bytes that are there come whole when they fit.
+// TestReadIntoWhole: bytes that are there, or come while it waits, come whole
+// when they fit.
 func TestReadIntoWhole(t *testing.T) {
 	for _, size := range []int{10, 1024, 1025, 4096} {
 		a, b := tcpPair(t)
@@ -69,6 +74,10 @@ func TestReadIntoWhole(t *testing.T) {
 		})
 		if _, n, err := c.ReadInto(func() []byte { return make([]byte, 4096) }); n != size || err != nil {
 			t.Errorf("%d bytes: got %d at once, %v", size, n, err)
+		}
+		time.AfterFunc(5*time.Millisecond, func() { _, _ = b.Write(make([]byte, size)) })
+		if _, n, err := c.ReadInto(func() []byte { return make([]byte, 4096) }); n != size || err != nil {
+			t.Errorf("%d bytes: got %d after a wait, %v", size, n, err)
 		}
 	}
 }

@@ -9,15 +9,18 @@ import (
 	"syscall"
 )
 
-// scratch is what ReadInto reads into before it asks for a buffer. It lives on
-// the stack of the callback, so waiting holds none of it; most request heads fit.
+// scratch is what ReadInto reads into while it does not know whether there is
+// anything. It lives on the stack of the callback, so waiting holds none of it;
+// most request heads fit. After a wake-up there almost always is something, and
+// it is read into the caller's buffer at once.
 const scratch = 1024
 
 var errSmallBuffer = errors.New("the buffer given to ReadInto is smaller than 1024 bytes")
 
 // ReadInto waits until there are bytes, holding no buffer, then calls get once
 // and reads into what it returns. It returns that buffer and the number of
-// bytes. On an error get was not called and buf is nil, unless n > 0. get must
+// bytes. With an error buf is nil, or, when the end was found after a wait, a
+// buffer without bytes, which is the caller's again like any other. get must
 // return at least 1024 bytes of room. Over TLS and on connections without a
 // descriptor a single byte may come first.
 func (c *Conn) ReadInto(get func() []byte) (buf []byte, n int, err error) {
@@ -35,6 +38,7 @@ func (c *Conn) ReadInto(get func() []byte) (buf []byte, n int, err error) {
 	}
 	o.get = get
 	for {
+		o.woken = false
 		err = c.raw.Read(o.fn)
 		if err == nil {
 			buf, n, err = o.buf, o.n, o.err
@@ -50,46 +54,63 @@ func (c *Conn) ReadInto(get func() []byte) (buf []byte, n int, err error) {
 
 // readOp is what a read through RawConn needs, allocated with the first one.
 type readOp struct {
-	fn  func(uintptr) bool // try, bound once
-	get func() []byte
-	buf []byte
-	n   int
-	err error
+	fn    func(uintptr) bool // try, bound once
+	get   func() []byte
+	woken bool
+	buf   []byte // kept after a wake-up for nothing, which is rare
+	n     int
+	err   error
 }
 
 // try reads if there is anything to read; false means wait.
 func (o *readOp) try(fd uintptr) bool {
-	var tmp [scratch]byte
-	n, errno := sysRead(fd, tmp[:])
-	switch {
-	case errno == syscall.EAGAIN:
-		return false
-	case errno != 0:
-		o.n, o.err = 0, os.NewSyscallError("read", errno)
-		return true
-	case n == 0:
-		o.n, o.err = 0, io.EOF
-		return true
+	if o.buf == nil && !o.woken {
+		o.woken = true
+		return o.tryScratch(fd)
 	}
-	o.fill(fd, tmp[:n])
-	return true
+	if o.buf == nil {
+		o.buf = o.get()
+	}
+	n, errno := sysRead(fd, o.buf)
+	return o.judge(n, errno, len(o.buf))
 }
 
-// fill moves what was read into the caller's buffer, and more when there may be
-// more.
-func (o *readOp) fill(fd uintptr, got []byte) {
-	o.buf, o.err = o.get(), nil
-	o.n = copy(o.buf, got)
-	if o.n < len(got) {
-		o.err = errSmallBuffer
-		return
+// tryScratch reads without having asked for a buffer.
+func (o *readOp) tryScratch(fd uintptr) bool {
+	var tmp [scratch]byte
+	n, errno := sysRead(fd, tmp[:])
+	if !o.judge(n, errno, len(tmp)) {
+		return false
 	}
-	if o.n == scratch && len(o.buf) > scratch {
+	if o.n == 0 {
+		return true
+	}
+	o.buf = o.get()
+	if copy(o.buf, tmp[:o.n]) < o.n {
+		o.n, o.err = 0, errSmallBuffer
+	} else if o.n == scratch && len(o.buf) > scratch {
 		// Errors and the end are seen by the next read: they stay.
 		if m, errno := sysRead(fd, o.buf[scratch:]); errno == 0 {
 			o.n += m
 		}
 	}
+	return true
+}
+
+// judge stores the outcome of a read; false means that there was nothing.
+func (o *readOp) judge(n int, errno syscall.Errno, size int) bool {
+	o.n, o.err = 0, nil
+	switch {
+	case errno == syscall.EAGAIN:
+		return false
+	case errno != 0:
+		o.err = os.NewSyscallError("read", errno)
+	case n == 0 && size > 0:
+		o.err = io.EOF
+	default:
+		o.n = n
+	}
+	return true
 }
 
 func (c *Conn) readIntoPlain(get func() []byte) ([]byte, int, error) {
