@@ -176,6 +176,10 @@ func specsOf[T any](fields []field[T]) []*spec {
 // that is, or the place where this one belongs.
 func (d *decoder) unknownKey(p pair, what string, known []*spec) {
 	key := p.key
+	if len(d.list) >= maxFaults {
+		d.more++
+		return
+	}
 	names := make([]string, len(known))
 	for i, s := range known {
 		names[i] = s.name

@@ -77,7 +77,17 @@ func excerpt(line string, pos Position, n int) string {
 	if line == "" || pos.Line == 0 {
 		return ""
 	}
-	runes := []rune(strings.Map(func(r rune) rune {
+	// Only the part that is shown is looked at: a line may be very long.
+	from, cut := 0, ""
+	if pos.Col-1 > excerptWidth*2/3 {
+		from, cut = pos.Col-1-excerptWidth/3, "..."
+	}
+	line = skipRunes(line, from)
+	shown, tail := line, ""
+	if rest := skipRunes(line, excerptWidth); rest != "" {
+		shown, tail = line[:len(line)-len(rest)], "..."
+	}
+	shown = strings.Map(func(r rune) rune {
 		if r == '\t' {
 			return ' '
 		}
@@ -85,26 +95,41 @@ func excerpt(line string, pos Position, n int) string {
 			return '?'
 		}
 		return r
-	}, line))
-	at := min(max(pos.Col-1, 0), len(runes))
-	from, cut := 0, ""
-	if at > excerptWidth*2/3 {
-		from, cut = at-excerptWidth/3, "..."
-	}
-	to, tail := len(runes), ""
-	if to-from > excerptWidth {
-		to, tail = from+excerptWidth, "..."
-	}
+	}, shown)
+	to := from + utf8.RuneCountInString(shown)
+	at := min(max(pos.Col-1, from), to)
 	n = min(max(n, 1), max(to-at, 1))
 	gutter := fmt.Sprintf("%5d | ", pos.Line)
-	return "\n" + gutter + cut + string(runes[from:to]) + tail +
+	return "\n" + gutter + cut + shown + tail +
 		"\n" + strings.Repeat(" ", len(gutter)-2) + "| " + strings.Repeat(" ", len(cut)+at-from) + strings.Repeat("^", n)
+}
+
+// skipRunes returns what follows the first n characters.
+func skipRunes(s string, n int) string {
+	for i := range s {
+		if n == 0 {
+			return s[i:]
+		}
+		n--
+	}
+	return ""
 }
 
 // source is the text that faults point into.
 type source struct {
 	name  string
 	lines []string
+
+	at    int    // the line that chars holds
+	chars []rune // kept, because thousands of values may lie in one line
+}
+
+// runes returns the characters of line n. The slice is valid until the next call.
+func (s *source) runes(n int) []rune {
+	if s.at != n {
+		s.at, s.chars = n, []rune(s.line(n))
+	}
+	return s.chars
 }
 
 func newSource(name, text string) *source {

@@ -55,6 +55,12 @@ func readBounded(f *os.File) ([]byte, error) {
 // looks up environment variables, as os.LookupEnv does. The error is an *Errors
 // with every fault of the text.
 func Parse(name string, text []byte, env func(string) (string, bool)) (*Plan, error) {
+	if len(text) > maxText {
+		return nil, &Errors{Faults: []Fault{{
+			Pos: Position{File: name, Line: 1, Col: 1}, Len: 1,
+			What: "the text is larger than " + showBytes(maxText), Fix: "check that this is a configuration",
+		}}}
+	}
 	body := strings.TrimPrefix(string(text), "\ufeff")
 	f := &faults{src: newSource(name, body)}
 	b := &builder{faults: f, env: env}
@@ -92,9 +98,6 @@ func (b *builder) parse(body string) (root *node) {
 		return nil
 	}
 	switch {
-	case len(body) > maxText:
-		b.src.lines = nil
-		return whole("the text is larger than "+showBytes(maxText), "check that this is a configuration")
 	case !utf8.ValidString(body):
 		b.notUTF8(body)
 		return nil
@@ -158,11 +161,13 @@ func (b *builder) notUTF8(body string) {
 // syntax reports what the YAML parser refused, with a hint where the text shows
 // one of the usual slips.
 func (b *builder) syntax(err error) {
-	message, pos := err.Error(), Position{File: b.src.name, Line: 1, Col: 1}
+	message, pos := "", Position{File: b.src.name, Line: 1, Col: 1}
 	var e yaml.Error
 	if errors.As(err, &e) {
-		message = e.GetMessage()
+		message = e.GetMessage() // its Error would print the whole source, slowly
 		pos = b.position(e.GetToken())
+	} else {
+		message = err.Error()
 	}
 	what, fix := "this is not YAML ("+strings.TrimSpace(message)+")", "check the indentation, the colons and the brackets here"
 	line := b.src.line(pos.Line)

@@ -174,8 +174,8 @@ func (b *builder) null(v *ast.NullNode) *node {
 
 // shows reports whether the text has s at the position.
 func (b *builder) shows(p Position, s string) bool {
-	line := []rune(b.src.line(p.Line))
-	return p.Col-1 <= len(line) && strings.HasPrefix(string(line[p.Col-1:]), s)
+	line := b.src.runes(p.Line)
+	return p.Col-1+len(s) <= len(line) && string(line[p.Col-1:p.Col-1+len(s)]) == s
 }
 
 // begin is where a YAML node begins; the library calls the first colon the
@@ -305,7 +305,7 @@ func (b *builder) item(a ast.Node) *node {
 	if b.flow == 0 || colon == nil || colon.Type != token.MappingValueType || key.Position.Line != colon.Position.Line {
 		return b.build(a)
 	}
-	line := []rune(b.src.line(colon.Position.Line))
+	line := b.src.runes(colon.Position.Line)
 	if c := colon.Position.Column; c >= len(line) || c < 1 || strings.ContainsRune(" \t,]}", line[c]) {
 		return b.build(a)
 	}
