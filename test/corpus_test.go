@@ -64,8 +64,8 @@ func corpus(t *testing.T, kinds ...string) (vs []vector) {
 type recorder struct {
 	addr   string
 	mu     sync.Mutex
-	wire   map[string][]byte // by X-Case
-	any    [][]byte          // everything, per connection
+	any    [][]byte // everything, per connection
+	open   int      // connections being read
 	answer []byte
 }
 
@@ -92,6 +92,9 @@ func startRecorder(t *testing.T) *recorder {
 
 func (r *recorder) serve(c net.Conn) {
 	defer c.Close()
+	r.mu.Lock()
+	r.open++
+	r.mu.Unlock()
 	var got []byte
 	buf := make([]byte, 64<<10)
 	answered := false
@@ -110,15 +113,25 @@ func (r *recorder) serve(c net.Conn) {
 			answered = true
 		}
 	}
+	r.mu.Lock()
+	r.open--
 	if len(got) > 0 {
-		r.mu.Lock()
 		r.any = append(r.any, got)
-		r.mu.Unlock()
 	}
+	r.mu.Unlock()
 }
 
-// take returns what arrived since the last call.
+// take returns what arrived since the last call, once nothing more can come.
 func (r *recorder) take() [][]byte {
+	for range 200 {
+		r.mu.Lock()
+		quiet := r.open == 0
+		r.mu.Unlock()
+		if quiet {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	got := r.any
@@ -148,9 +161,13 @@ func exchange(t *testing.T, addr string, send []byte) []byte {
 	}
 }
 
-// withHost gives a vector the Host field that a proxy needs, without touching
-// what the vector is about.
+// withHost gives a vector what a proxy needs, without touching what the vector
+// is about: a Host field, and the empty line that the corpora leave out at the
+// very end.
 func withHost(raw []byte) []byte {
+	if !bytes.Contains(raw, []byte("\r\n\r\n")) && bytes.HasSuffix(raw, []byte("\r\n")) || bytes.HasSuffix(raw, []byte("\r\n0\r\n")) {
+		raw = append(bytes.Clone(raw), "\r\n"...)
+	}
 	if bytes.Contains(bytes.ToLower(raw), []byte("\nhost")) {
 		return raw
 	}
@@ -168,6 +185,7 @@ func TestRequestCorpus(t *testing.T) {
 	vs := corpus(t, "request", "request-pipeline")
 	var mu sync.Mutex
 	accepted, refused := 0, 0
+	var unforwarded []string
 	inLanes(t, vs, func(t *testing.T, w *weir, rec *recorder, v vector) {
 		back := exchange(t, w.addr, withHost(v.Raw))
 		got := rec.take()
@@ -197,9 +215,12 @@ func TestRequestCorpus(t *testing.T) {
 		}
 		if reached > 0 {
 			accepted++
+		} else if v.Expect == "accept" && (v.Mode == "" || v.Mode == "request") {
+			unforwarded = append(unforwarded, fmt.Sprintf("%s: %.60q", v.ID, back))
 		}
 	})
-	t.Logf("%d vectors: %d that must be refused, %d forwarded", len(vs), refused, accepted)
+	t.Logf("%d vectors: %d that must be refused, %d forwarded; not forwarded though another parser accepts them:\n%s",
+		len(vs), refused, accepted, strings.Join(unforwarded, "\n"))
 	if accepted < 60 {
 		t.Errorf("only %d vectors were forwarded: something refuses everything", accepted)
 	}
@@ -216,18 +237,12 @@ func completesBad(got [][]byte) bool {
 	return false
 }
 
-// knownTolerance names vectors that another parser rejects for reasons that
-// do not make two readings possible.
+// knownTolerance names vectors whose first message is whole and has one
+// reading; what another parser rejects is what comes behind it.
 func knownTolerance(id string) bool {
 	for part, why := range map[string]string{
-		"Unknown method":      "any token is a method (RFC 9110 9.1)",
-		"Invalid method":      "any token is a method (RFC 9110 9.1)",
-		"illegal method":      "any token is a method (RFC 9110 9.1)",
-		"pause":               "a parser's own API, no fault in the bytes",
-		"`on_":                "a parser's own API, no fault in the bytes",
-		"Expected HTTP":       "protocol names other than HTTP are refused anyway",
-		"SOURCE":              "any token is a method (RFC 9110 9.1)",
-		"multiple connection": "fields may repeat",
+		"CRLF between requests, implicit":         "the first request is whole; the text behind it is refused",
+		"HTTP/1.1 with keep-alive disabled":       "bytes behind the announced length of a last answer are dropped",
 	} {
 		if why != "" && strings.Contains(id, part) {
 			return true
