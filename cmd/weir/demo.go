@@ -55,6 +55,9 @@ func runDemo(cmd *cobra.Command, listen, adminAddr string) error {
 	if err != nil {
 		return &usageError{err}
 	}
+	for i, b := range backends {
+		plan.Pools[0].Backends[i].ID = b.Name() // easier to type than an address
+	}
 	plan.Log.Access.Off = true // the page shows more, and the three things to try stay in sight
 	plan.Log.Level = "warn"
 	plan.Shutdown = config.Shutdown{Deadline: time.Second}
@@ -105,7 +108,7 @@ Try, in another terminal:
 `,
 		front, len(backends), page, front,
 		backends[0].Addr(), self, flag, backends[0].Addr(),
-		self, pool, backends[1].Addr(), flag, self, flag, self, pool, backends[1].Addr(), flag)
+		self, pool, backends[1].Name(), flag, self, flag, self, pool, backends[1].Name(), flag)
 }
 
 // selfCommand is how this program can be called again from another terminal.

@@ -97,7 +97,7 @@ func printPool(w io.Writer, p *admin.Pool) {
 // why is the reason of a backend's state in one cell.
 func why(b *admin.Backend) string {
 	var parts []string
-	if b.Reason != "" {
+	if b.Reason != "" && (b.Reason != "override" || b.Override == nil) {
 		parts = append(parts, b.Reason)
 	}
 	if b.LastCheck != nil && !b.LastCheck.OK && b.LastCheck.Error != "" {
