@@ -345,3 +345,40 @@ func BenchmarkAccessLog(b *testing.B) {
 		b.Fatal(err)
 	}
 }
+
+// TestAccessLogTornLine: after a write that ended within a line, the next line
+// starts on its own, and only lines that did not get out whole are counted.
+func TestAccessLogTornLine(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n = 4096
+	read := make(chan []byte)
+	go func() {
+		part := make([]byte, 100<<10)
+		got, _ := io.ReadFull(r, part)
+		r.Close() // the rest of the batch is still to come
+		read <- part[:got]
+	}()
+	l := &AccessLog{log: quiet(), file: w}
+	batch := bytes.Repeat([]byte(strings.Repeat("x", 99)+"\n"), n)
+	l.put(batch, n)
+	w.Close()
+	if got := bytes.Count(<-read, []byte{'\n'}); l.Dropped() == 0 || l.Dropped() > uint64(n-got) {
+		t.Errorf("%d lines were read, %d counted as lost of %d", got, l.Dropped(), n)
+	}
+	path := filepath.Join(t.TempDir(), "log")
+	if l.file, err = openLog(path); err != nil {
+		t.Fatal(err)
+	}
+	l.torn = true // whether it was depends on how much the pipe took
+	l.put([]byte("next\n"), 1)
+	l.put([]byte("last\n"), 1)
+	if err := l.file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(path); err != nil || string(text) != "\nnext\nlast\n" {
+		t.Errorf("%q, %v", text, err)
+	}
+}

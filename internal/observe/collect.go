@@ -22,7 +22,7 @@ var (
 	descRequestSeconds = desc("weir_request_seconds", "From the request's head to the last byte of its answer. Tunnels are left out.", "listener", "route", "pool")
 	descUpstream       = desc("weir_upstream_seconds", "The same time by phase: waiting for a slot (0 for those that did not), connecting (fresh connections only), until the answer's head, total.", "pool", "phase")
 	descQueueSeconds   = desc("weir_queue_seconds", "How long requests waited for a slot, those that did.", "pool")
-	descUpstreamConns  = desc("weir_upstream_connections_total", "Connections to backends that attempts used: opened for them or reused.", "pool", "backend", "reused")
+	descUpstreamConns  = desc("weir_upstream_connections_total", "Connections to backends that requests went over: opened for them or reused.", "pool", "backend", "reused")
 	descRetries        = desc("weir_retries_total", "Retries by what made them necessary and what became of them; outcomes no_budget, not_replayable and not_allowed are retries refused.", "pool", "cause", "outcome")
 	descRedispatches   = desc("weir_redispatches_total", "Attempts made again because the one before had sent nothing.", "pool", "cause")
 	descEjections      = desc("weir_ejections_total", "Backends taken out by what their traffic said.", "pool", "backend", "cause")

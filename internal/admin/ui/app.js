@@ -181,13 +181,16 @@ function makeBackend(pool, b) {
 function updateBackend(row, pool, b, now) {
   const p = row.parts;
   const state = b.admin === "enabled" ? b.health : b.admin;
-  text(p.url, b.zone ? `${b.url} · ${b.zone}` : b.url);
+  const where = [b.url.endsWith(`//${b.id}`) ? b.url.slice(0, b.url.indexOf(":")) : b.url];
+  if (b.zone) where.push(b.zone);
+  if (b.backup) where.push("backup");
+  text(p.url, where.join(" · "));
   text(p.state, state);
   setClass(p.state, `badge ${state}`);
   const why = [];
   if (b.drain && !b.drain.done) why.push(b.drain.deadline_s > 0 ? `${count(b.drain.in_flight)} left, ${span(b.drain.deadline_s)} to go` : `${count(b.drain.in_flight)} left`);
   else if (b.drain) why.push("empty");
-  if (b.reason) why.push(b.reason.replaceAll("_", " "));
+  if (b.reason && b.reason !== "override") why.push(b.reason.replaceAll("_", " "));
   if (b.since) why.push(`for ${span((now - Date.parse(b.since)) / 1000)}`);
   if (b.override) why.push(`set by an operator ${span(b.override.age_s)} ago`);
   text(p.reason, why.join(" · "));
