@@ -3,6 +3,7 @@
 package http1
 
 import (
+	"errors"
 	"strconv"
 	"time"
 
@@ -137,7 +138,7 @@ func (c *ServerConn) WriteTrailers(t *message.Fields) error { return c.judge(c.o
 func (c *ServerConn) judge(err error) error {
 	if err != nil {
 		c.mustClose.Store(true)
-		if err == errMismatch {
+		if errors.Is(err, errMismatch) {
 			c.Abort()
 		}
 	}

@@ -3,6 +3,7 @@
 package http1
 
 import (
+	"errors"
 	"io"
 	"net"
 	"testing"
@@ -171,7 +172,7 @@ func newExchanger(tb testing.TB, head, answer string) *exchanger {
 			return
 		}
 		p, err := cc.ReadBody()
-		if err != nil && err != io.EOF || c.WriteHead(res, p, cc.BodyDone()) != nil || !cc.Reusable() {
+		if err != nil && !errors.Is(err, io.EOF) || c.WriteHead(res, p, cc.BodyDone()) != nil || !cc.Reusable() {
 			c.Abort()
 			return
 		}

@@ -62,6 +62,14 @@ func (c *ChunkReader) Trailers() *message.Fields { return &c.fields }
 // buf, at most one chunk's. Less than all of buf is consumed only when content
 // was found or the body ended. The error is an *Error of reason bad_request.
 func (c *ChunkReader) Next(buf []byte) (data []byte, n int, err error) {
+	data, n, e := c.next(buf)
+	if e != nil {
+		return nil, n, e
+	}
+	return data, n, nil
+}
+
+func (c *ChunkReader) next(buf []byte) (data []byte, n int, _ *Error) {
 	for n < len(buf) {
 		switch c.state {
 		case chunkData:

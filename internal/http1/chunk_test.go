@@ -110,7 +110,7 @@ func TestChunksRefused(t *testing.T) {
 			for _, piece := range []int{0, 1, 2, 3, 7} {
 				var r ChunkReader
 				_, n, done, err := readChunks(&r, c.in, piece)
-				if done || err != error(c.want) {
+				if done || !errors.Is(err, c.want) {
 					t.Fatalf("pieces of %d: done %v after %q, %v, want %v", piece, done, c.in[:n], err, c.want)
 				}
 			}

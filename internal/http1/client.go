@@ -3,6 +3,7 @@
 package http1
 
 import (
+	"errors"
 	"io"
 
 	"github.com/weirlb/weir/balance"
@@ -133,7 +134,7 @@ func (c *ClientConn) moreHead(limit int) error {
 			continue
 		}
 		c.started = c.started || !c.in.empty()
-		if err == io.EOF || err == io.ErrUnexpectedEOF {
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 			c.broken = true
 			if c.started {
 				return &Error{Reason: message.ResetBeforeResponse, Detail: "connection closed within the head", Err: io.ErrUnexpectedEOF}
@@ -193,11 +194,9 @@ func (c *ClientConn) ReadBody() ([]byte, error) {
 	}
 	for {
 		p, err := c.in.next()
-		if err != nil && err != io.EOF {
+		if c.in.fault != nil && p == nil {
 			c.broken = true
-			if e, ok := err.(*Error); ok {
-				err = e.fromBackend()
-			}
+			err = c.in.fault.fromBackend()
 		}
 		if p != nil || err != nil {
 			return p, err
@@ -213,12 +212,12 @@ func (c *ClientConn) bodyFault(err error) error {
 	switch {
 	case isTimeout(err):
 		return err
-	case err == io.EOF && c.in.kind == message.UntilClose:
+	case errors.Is(err, io.EOF) && c.in.kind == message.UntilClose:
 		c.in.done.Store(true)
 		return io.EOF
 	}
 	c.broken = true
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF
 	}
 	return &Error{Reason: message.ResetMidResponse, Detail: "connection closed within the content", Err: err}

@@ -92,7 +92,7 @@ func readAnswer(c *ClientConn, toHEAD bool) (r *message.Response, body string, e
 	for {
 		p, err := c.ReadBody()
 		b.Write(p)
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return r, b.String(), nil
 		}
 		if err != nil {
@@ -185,7 +185,7 @@ func TestAnswersRefused(t *testing.T) {
 			var e *Error
 			switch {
 			case c.reason == message.OK:
-				if err != io.EOF || b.c.ResponseStarted() {
+				if !errors.Is(err, io.EOF) || b.c.ResponseStarted() {
 					t.Errorf("%v, started %v", err, b.c.ResponseStarted())
 				}
 			case !errors.As(err, &e) || e.Reason != c.reason:
@@ -304,7 +304,7 @@ func TestAnswerTimeout(t *testing.T) {
 			c.Conn().SetReadDeadline(clock.Now().Add(700 * time.Millisecond))
 			p, err := c.ReadBody()
 			body += string(p)
-			if err == io.EOF {
+			if errors.Is(err, io.EOF) {
 				break
 			}
 			if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {

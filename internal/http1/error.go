@@ -4,7 +4,6 @@ package http1
 
 import (
 	"errors"
-	"io"
 	"os"
 
 	"github.com/weirlb/weir/internal/message"
@@ -100,4 +99,4 @@ func (e *Error) fromBackend() *Error {
 }
 
 // isTimeout reports a deadline of the connection.
-func isTimeout(err error) bool { return err != io.EOF && errors.Is(err, os.ErrDeadlineExceeded) }
+func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }

@@ -114,7 +114,7 @@ func (c *ServerConn) ReadBody() ([]byte, error) {
 	for {
 		p, err := c.in.next()
 		if p != nil || err != nil {
-			if err != nil && err != io.EOF {
+			if err != nil && !errors.Is(err, io.EOF) {
 				c.mustClose.Store(true)
 			} else if c.req.ExpectContinue {
 				c.wentOn()
@@ -176,7 +176,7 @@ func (c *ServerConn) readMore() error {
 		return nil
 	case c.cancelled.Load():
 		return errCancelled
-	case err == io.EOF:
+	case errors.Is(err, io.EOF):
 		return io.ErrUnexpectedEOF
 	case isTimeout(err):
 		return errNoProgress

@@ -18,7 +18,7 @@ type incoming struct {
 	left    atomic.Int64 // of a Sized body
 	chunks  ChunkReader
 	pending []byte // taken out of the buffer and not yet returned
-	fault   error  // found behind pending
+	fault   *Error // found behind pending
 	done    atomic.Bool
 }
 
@@ -62,7 +62,7 @@ func (in *incoming) take() []byte {
 func (in *incoming) takeChunks() []byte {
 	start, end := 0, 0
 	for in.r < in.w && !in.chunks.Done() {
-		data, n, err := in.chunks.Next(in.buf[in.r:in.w])
+		data, n, err := in.chunks.next(in.buf[in.r:in.w])
 		in.r += n
 		if err != nil {
 			in.fault = err

@@ -155,10 +155,10 @@ func partialVersion(b []byte) *Error {
 }
 
 func lineEndFault(b []byte) *Error {
-	switch {
-	case b[0] == '\n':
+	switch b[0] {
+	case '\n':
 		return errBareLF
-	case b[0] == '\r':
+	case '\r':
 		return errBareCR
 	default:
 		return errVersion

@@ -111,7 +111,7 @@ func (s *Server) run(l *link) {
 }
 
 func (s *Server) panicked(l *link, v any) {
-	l.nc.Reset()
+	_ = l.nc.Reset() // nothing can be done about a failed reset
 	s.remove(l)
 	if s.OnPanic == nil {
 		panic(v)

@@ -3,6 +3,9 @@
 package http1
 
 import (
+	"errors"
+	"io"
+
 	"github.com/weirlb/weir/balance"
 	"github.com/weirlb/weir/internal/clock"
 	"github.com/weirlb/weir/internal/message"
@@ -92,7 +95,7 @@ func (c *ServerConn) awaitBytes() waitResult {
 // until is 0 where the time starts with the first byte, which is there.
 func (c *ServerConn) readHead(until balance.Instant) waitResult {
 	s := c.link.srv
-	timed := false
+	timed, ended := false, false
 	for {
 		n, e := parseRequest(c.in.buffered(), &s.Limits, &c.req)
 		if e != nil {
@@ -101,6 +104,9 @@ func (c *ServerConn) readHead(until balance.Instant) waitResult {
 		if n > 0 {
 			c.beginExchange(n)
 			return waitRequest
+		}
+		if ended {
+			return waitClosed
 		}
 		if !timed {
 			if t := s.Timeouts.Header; until == 0 && t > 0 {
@@ -117,11 +123,15 @@ func (c *ServerConn) readHead(until balance.Instant) waitResult {
 				}
 				return c.refuse(errHalfHead)
 			}
-			if err != nil && !worth {
-				return waitClosed // the client left
-			}
 			if worth {
 				break
+			}
+			if errors.Is(err, io.EOF) { // the client sends no more: look once again at what came
+				ended = true
+				break
+			}
+			if err != nil {
+				return waitClosed // the client left
 			}
 		}
 	}
