@@ -189,7 +189,7 @@ func (l *Listener) closeSockets() {
 	}
 }
 
-// handle runs one accepted connection.
+// handle makes a connection of an accepted socket and runs it.
 func (l *Listener) handle(nc net.Conn, remote netip.AddrPort, handler func(*netconn.Conn, Info)) {
 	info := Info{Listener: l.opt.Name, Local: addrPort(nc.LocalAddr()), Remote: remote}
 	var c *netconn.Conn
@@ -199,25 +199,39 @@ func (l *Listener) handle(nc net.Conn, remote netip.AddrPort, handler func(*netc
 		c = netconn.New(nc)
 	}
 	c.SetOnClose(func() { l.leave(remote.Addr()) })
-	defer func() {
-		if v := recover(); v != nil {
-			_ = c.Close()
-			stack := debug.Stack()
-			l.opt.Logger.Error("connection handler panicked", "listener", l.opt.Name, "panic", v, "stack", string(stack))
-			if l.opt.OnPanic != nil {
-				l.opt.OnPanic(v, stack)
-			}
-		}
-	}()
-	if l.certs != nil {
-		if err := l.handshake(c, &info); err != nil {
-			l.count(HandshakeFailed)
-			l.opt.Logger.Debug("handshake failed", "listener", l.opt.Name, "client", remote, "error", err)
-			_ = c.Close()
-			return
-		}
+	if l.certs == nil {
+		l.run(c, info, handler)
+		return
 	}
+	defer l.guard(c)
+	if err := l.handshake(c, &info); err != nil {
+		l.count(HandshakeFailed)
+		l.opt.Logger.Debug("handshake failed", "listener", l.opt.Name, "client", remote, "error", err)
+		_ = c.Close()
+		return
+	}
+	// On a goroutine of its own: the handshake's deep stack is not kept for
+	// the life of the connection.
+	l.handlers.Go(func() { l.run(c, info, handler) })
+}
+
+func (l *Listener) run(c *netconn.Conn, info Info, handler func(*netconn.Conn, Info)) {
+	defer l.guard(c)
 	handler(c, info)
+}
+
+// guard, deferred, turns a panic into the loss of one connection.
+func (l *Listener) guard(c *netconn.Conn) {
+	v := recover()
+	if v == nil {
+		return
+	}
+	_ = c.Close()
+	stack := debug.Stack()
+	l.opt.Logger.Error("connection handler panicked", "listener", l.opt.Name, "panic", v, "stack", string(stack))
+	if l.opt.OnPanic != nil {
+		l.opt.OnPanic(v, stack)
+	}
 }
 
 func (l *Listener) handshake(c *netconn.Conn, info *Info) error {

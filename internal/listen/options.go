@@ -69,7 +69,7 @@ type Options struct {
 	RetryAfter time.Duration // said in the 503 of a ceiling, rounded up to seconds; 1s
 
 	Logger    *slog.Logger              // nil: discard
-	OnRefused func(Refusal)             // counts; called from the accept loop, must not block; may be nil
+	OnRefused func(Refusal)             // counts; must not block; may be nil
 	OnPanic   func(v any, stack []byte) // a handler panicked; may be nil
 }
 
