@@ -256,6 +256,29 @@ func TestLeastRequestNewcomer(t *testing.T) {
 	}
 }
 
+// Where it ties it is admitted with min(s, s/(1-s) x T / sum) and then has its
+// part of the tie; who is excluded counts in neither.
+func TestLeastRequestNewcomerTies(t *testing.T) {
+	d := dice(t)
+	for _, c := range []struct {
+		share      float64
+		busy, idle int
+	}{{0.1, 0, 19}, {0.5, 0, 19}, {0.9, 0, 19}, {0.5, 15, 4}, {0.9, 18, 1}, {0.5, 9, 0}} {
+		ms := members(1 + c.busy + c.idle + 10)
+		ms[0].Backend.SetShare(c.share)
+		for _, m := range ms[1 : 1+c.busy] {
+			load(m.Backend, 1)
+		}
+		for _, m := range ms[1+c.busy+c.idle:] {
+			m.Backend.SetAdmin(balance.Draining)
+		}
+		ties, sum := float64(1+c.idle), float64(1+c.busy+c.idle)
+		want := min(c.share, c.share/(1-c.share)*ties/sum) / ties
+		counts := chosen(ms, build(balance.NewLeastRequest(), ms), d, 40_000)
+		within(t, "newcomer", []int{counts[0], 40_000 - counts[0]}, []float64{want, 1 - want})
+	}
+}
+
 // Turns go on where they were when the picker is rebuilt, start elsewhere for
 // every instance, and an absent member's turns are nobody's gain.
 func TestRoundRobinCursor(t *testing.T) {
@@ -294,6 +317,20 @@ func TestRoundRobinCursor(t *testing.T) {
 	}
 	if got := order(p, 3); !slices.Equal(got, []int{6, 6, 6}) {
 		t.Errorf("the only one left is 6, got %v", got)
+	}
+}
+
+// A row of absent members longer than anyone has patience for changes nothing.
+func TestRoundRobinLongRow(t *testing.T) {
+	ms := members(300)
+	for _, m := range ms[50:250] {
+		m.Backend.SetAdmin(balance.Disabled)
+	}
+	counts := chosen(ms, build(balance.NewRoundRobin(), ms), dice(t), 100*20)
+	for i, c := range counts {
+		if want := 20; i >= 50 && i < 250 && c != 0 || (i < 50 || i >= 250) && c != want {
+			t.Fatalf("member %d had %d turns, want %d or none: %v", i, c, want, counts)
+		}
 	}
 }
 
