@@ -268,7 +268,6 @@ type Pool struct {
 	TLS      PoolTLS
 	// DrainDeadline cuts what a draining backend still has in flight; 0: never.
 	DrainDeadline time.Duration
-	Weir          bool // the backends are weirs (S6)
 }
 
 // Backend is one server.

@@ -85,7 +85,7 @@ var poolFields = []field[Pool]{
 		key("deadline", "30s", duration(tick, 7*day), func(p *Pool) *time.Duration { return &p.DrainDeadline },
 			"when what a draining backend still has in flight is cut").off("none", 0),
 	}),
-	key("weir", "false", boolean(), func(p *Pool) *bool { return &p.Weir }, "the backends are weirs: attempts are counted along the way"),
+	later[Pool]("weir", "false", boolean(), "the backends are weirs: attempts are counted along the way"),
 	later[Pool]("on_broken", "keep", choice([]string{"keep", "close"}), "tunnels of a backend that broke"),
 }
 
@@ -367,7 +367,7 @@ func checkActive(d *decoder, n *node, a *Active) {
 
 var passiveFields = []field[Passive]{
 	key("consecutive", "5", integer(1, 1_000_000), func(p *Passive) *int { return &p.Consecutive }, "bad answers in a row that eject").off("none", 0),
-	key("consecutive_connect", "2", integer(1, 1_000_000), func(p *Passive) *int { return &p.ConsecutiveConnect }, "failed connections in a row that break").off("none", 0),
+	key("consecutive_connect", "2", integer(1, 1_000_000), func(p *Passive) *int { return &p.ConsecutiveConnect }, "failed connections in a row that break"),
 	key("eject", "30s", duration(10*tick, day), func(p *Passive) *time.Duration { return &p.Eject }, "first ejection; the second lasts twice as long, and so on"),
 	key("max_eject", "300s", duration(10*tick, 7*day), func(p *Passive) *time.Duration { return &p.MaxEject }, "longest ejection"),
 	key("max_ejected", "50%", share(0, 1), func(p *Passive) *float64 { return &p.MaxEjected }, "part of the pool that may be ejected by opinions"),
@@ -422,7 +422,7 @@ var upstreamFields = []field[Upstream]{
 	key("max_requests", "none", count[int64](manyInt), func(u *Upstream) *int64 { return &u.MaxRequests }, "requests per connection").off("none", 0),
 	later[Upstream]("bind", "[]", listOf(text("address", nil), nil), "addresses to connect from"),
 	key("reuse_unsafe_within", "500ms", duration(tick, time.Hour), func(u *Upstream) *time.Duration { return &u.ReuseUnsafeWithin },
-		"requests that may not be replayed use only connections idle for less than this").off("none", 0),
+		"requests that may not be replayed use only connections idle for less than this"),
 	key("max_connection_age", "none", duration(time.Second, 30*day), func(u *Upstream) *time.Duration { return &u.MaxConnectionAge }, "after which a connection is not used again").off("none", 0),
 }
 
