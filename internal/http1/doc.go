@@ -38,8 +38,9 @@
 // idle connection, of either half, holds no buffer; on the serving side a plain
 // one also gives up its goroutine (Server.Park).
 //
-//	parse:  request.go target.go response.go fields.go names.go chars.go chunk.go
+//	parse:  request.go target.go response.go fields.go names.go chars.go chunk.go limits.go error.go
 //	write:  append.go outgoing.go
+//	read:   buffer.go incoming.go
 //	serve:  server.go registry.go wait.go exchange.go answer.go
 //	call:   client.go
 package http1

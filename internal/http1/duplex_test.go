@@ -8,6 +8,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -126,7 +127,7 @@ func (p *relay) exchange(c *ServerConn, up *ClientConn) error {
 			}
 		}
 		b, err := c.ReadBody()
-		if err != nil && err != io.EOF {
+		if err != nil && !errors.Is(err, io.EOF) {
 			return err
 		}
 		if err := up.WriteBody(b, c.BodyDone()); err != nil {
@@ -159,7 +160,7 @@ func (p *relay) exchange(c *ServerConn, up *ClientConn) error {
 			}
 		}
 		b, err := up.ReadBody()
-		if err != nil && err != io.EOF {
+		if err != nil && !errors.Is(err, io.EOF) {
 			return err
 		}
 		if err := c.WriteBody(b, up.BodyDone()); err != nil {

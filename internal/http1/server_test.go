@@ -158,7 +158,7 @@ func echo(c *ServerConn) {
 	for {
 		p, err := c.ReadBody()
 		text += string(p)
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
