@@ -114,6 +114,7 @@ func (e *Engine) buildRoute(g *Generation, l *config.Listener, r *config.Route) 
 		out.Retry = retryRules(&r.Retry)
 		out.RetryBody = r.Retry.Body
 		out.Timeouts.Connect = connectTimeout(g.Plan.Pool(r.Pool))
+		out.Timeouts.Unacked = t.Connect
 		out.Timeouts.ResponseHeader = t.ResponseHeader
 		out.Timeouts.StreamIdle = t.StreamIdle
 		out.Timeouts.TunnelIdle = t.TunnelIdle

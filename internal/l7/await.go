@@ -3,6 +3,7 @@
 package l7
 
 import (
+	"errors"
 	"time"
 
 	"github.com/weirlb/weir/balance"
@@ -36,6 +37,13 @@ func (e *exchange) await() Failure {
 		if by, reason = e.answerBy(); e.late(by) {
 			return e.answerLate(reason, err)
 		}
+		if e.vanished() {
+			f := e.upstreamFailed(PhaseAwait, errVanished)
+			if f.Kind == pool.Reset {
+				f.Reason, f.Detail = message.Unreachable, errVanished.Error()
+			}
+			return f
+		}
 		if e.body.waiting && e.now.Sub(e.sentAt) >= expectWait {
 			e.proceed()
 		}
@@ -65,6 +73,23 @@ func (e *exchange) setHeadFor() {
 	}
 }
 
+// errVanished ends an attempt on a connection whose other end is gone without a
+// word, as a host that lost its power is. Only the kernel would notice, and not
+// before its own timeout.
+var errVanished = errors.New("the backend's host acknowledges nothing")
+
+// vanished looks, once a connection attempt would have been given up, whether
+// the request has arrived at all: a kept connection must not cost more than a
+// fresh one.
+func (e *exchange) vanished() bool {
+	d := e.rt.Timeouts.Unacked
+	if d <= 0 || e.now.Sub(e.sentAt) < d || e.body.running() || e.up.ResponseStarted() {
+		return false
+	}
+	c := e.up.Conn()
+	return c != nil && c.Unacked(d)
+}
+
 // pumpGlance is how often a wait for an answer looks at what became of the
 // content that is still being sent.
 const pumpGlance = 100 * time.Millisecond
@@ -77,6 +102,9 @@ func (e *exchange) slice(by balance.Instant) balance.Instant {
 		return earliest(by, e.now.Add(pumpGlance))
 	case e.body.waiting:
 		by = earliest(by, e.sentAt.Add(expectWait))
+	}
+	if d := e.rt.Timeouts.Unacked; d > 0 && e.now.Sub(e.sentAt) < d {
+		by = earliest(by, e.sentAt.Add(d))
 	}
 	if !e.w.armed {
 		return earliest(by, e.now.Add(watchAfter))

@@ -71,6 +71,7 @@ type Timeouts struct {
 	Request        time.Duration // head complete until the answer's head is complete
 	Total          time.Duration // head complete until the last byte of the answer
 	Connect        time.Duration // of one attempt, TLS included; also bounded by upstream's own
+	Unacked        time.Duration // of the sent request, by the backend's host; as long as connecting may take
 	ResponseHeader time.Duration // last byte of the request until the answer's head, restarted by 1xx
 	StreamIdle     time.Duration // each byte either way
 	TunnelIdle     time.Duration // each byte either way, after an upgrade
