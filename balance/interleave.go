@@ -2,8 +2,6 @@
 
 package balance
 
-import "container/heap"
-
 // interleave lays out turns so that after any k of them each member has had
 // less than one turn more or less than k x weight / sum: as smooth as whole
 // turns can be. (nginx's smooth weighted round robin is smooth too, but costs
@@ -19,13 +17,20 @@ import "container/heap"
 // Example: weights 5, 1, 1, sum 7. The first member's turns may lie in 0-1, 1-2,
 // 2-4, 4-5 and 5-6 (inclusive), the others' anywhere: a a a b a a c.
 //
-// Equal weights give the members in their order. Members must have a weight.
+// Equal weights give the members in their order. No weight may be 0, and the sum
+// must stay below 2^32.
 func interleave(weights []uint64) []uint32 {
 	var sum uint64
 	for _, w := range weights {
 		sum += w
 	}
 	turns := make([]uint32, 0, sum)
+	if sum == uint64(len(weights)) {
+		for i := range weights {
+			turns = append(turns, uint32(i))
+		}
+		return turns
+	}
 	// due[t] heads the list of members whose next turn may come from t on.
 	const none = ^uint32(0)
 	due := make([]uint32, sum)
@@ -37,23 +42,21 @@ func interleave(weights []uint64) []uint32 {
 		after[i] = none
 	}
 	had := make([]uint64, len(weights))
-	ready := make(deadlines, 0, len(weights))
-	for i, w := range weights {
-		ready = append(ready, deadline{ceilDiv(sum, w), uint32(i)})
+	ready := make(minHeap, 0, len(weights))
+	enter := func(i uint32) {
+		over := ceilDiv((had[i]+1)*sum, weights[i])
+		ready.push(over<<32 | uint64(i)) // earliest first, then in members' order
 	}
-	heap.Init(&ready)
+	for i := range weights {
+		enter(uint32(i))
+	}
 	for t := range sum {
 		for i := due[t]; i != none; i = after[i] {
-			heap.Push(&ready, deadline{ceilDiv((had[i]+1)*sum, weights[i]), i})
+			enter(i)
 		}
-		if len(ready) == 0 {
-			break // cannot be: the windows can always be met
-		}
-		i := heap.Pop(&ready).(deadline).member
+		i := uint32(ready.pop())
 		turns = append(turns, i)
-		had[i]++
-		if had[i] < weights[i] {
-			// A turn that may come again only later, or at the next place.
+		if had[i]++; had[i] < weights[i] {
 			from := max(had[i]*sum/weights[i], t+1)
 			after[i] = due[from]
 			due[from] = i
@@ -64,25 +67,40 @@ func interleave(weights []uint64) []uint32 {
 
 func ceilDiv(a, b uint64) uint64 { return (a + b - 1) / b }
 
-type deadline struct {
-	at     uint64
-	member uint32
-}
+// minHeap is a binary heap of numbers. container/heap would box each of them.
+type minHeap []uint64
 
-// deadlines is a heap, earliest first, in members' order where equal.
-type deadlines []deadline
-
-func (d deadlines) Len() int { return len(d) }
-func (d deadlines) Less(i, j int) bool {
-	if d[i].at != d[j].at {
-		return d[i].at < d[j].at
+func (h *minHeap) push(v uint64) {
+	*h = append(*h, v)
+	s := *h
+	i := len(s) - 1
+	for i > 0 && v < s[(i-1)/2] {
+		s[i] = s[(i-1)/2]
+		i = (i - 1) / 2
 	}
-	return d[i].member < d[j].member
+	s[i] = v
 }
-func (d deadlines) Swap(i, j int) { d[i], d[j] = d[j], d[i] }
-func (d *deadlines) Push(v any)   { *d = append(*d, v.(deadline)) }
-func (d *deadlines) Pop() any {
-	last := (*d)[len(*d)-1]
-	*d = (*d)[:len(*d)-1]
-	return last
+
+// pop removes and returns the least; the heap must not be empty.
+func (h *minHeap) pop() uint64 {
+	s := *h
+	least, v := s[0], s[len(s)-1]
+	s = s[:len(s)-1]
+	*h = s
+	i := 0
+	for {
+		child := 2*i + 1
+		if child+1 < len(s) && s[child+1] < s[child] {
+			child++
+		}
+		if child >= len(s) || v <= s[child] {
+			break
+		}
+		s[i] = s[child]
+		i = child
+	}
+	if len(s) > 0 {
+		s[i] = v
+	}
+	return least
 }

@@ -145,7 +145,7 @@ func TestTurnWeights(t *testing.T) {
 	if got := turnWeights([]uint32{300, 200, 100}); !slices.Equal(got, []uint64{3, 2, 1}) {
 		t.Errorf("300:200:100 became %v", got)
 	}
-	if got := turnWeights([]uint32{1, 1_000_000}); !slices.Equal(got, []uint64{1, 65_536}) {
+	if got := turnWeights([]uint32{1, 1_000_000}); !slices.Equal(got, []uint64{1, 16_384}) {
 		t.Errorf("1:1000000 became %v", got)
 	}
 	rapid.Check(t, func(t *rapid.T) {
@@ -168,6 +168,26 @@ func TestTurnWeights(t *testing.T) {
 			if k > 1 && math.Abs(float64(k)-exact) > 0.5+exact*float64(len(weights))/float64(limit) {
 				t.Fatalf("member %d of %v has %d turns, its part is %.2f", i, weights, k, exact)
 			}
+		}
+	})
+}
+
+func TestMinHeap(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var h minHeap
+		var oracle []uint64
+		for range rapid.IntRange(0, 100).Draw(t, "steps") {
+			if len(oracle) > 0 && rapid.Bool().Draw(t, "pop") {
+				slices.Sort(oracle)
+				if got := h.pop(); got != oracle[0] {
+					t.Fatalf("popped %d, the least is %d", got, oracle[0])
+				}
+				oracle = oracle[1:]
+				continue
+			}
+			v := rapid.Uint64Range(0, 50).Draw(t, "v")
+			h.push(v)
+			oracle = append(oracle, v)
 		}
 	})
 }

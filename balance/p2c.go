@@ -50,12 +50,13 @@ func (p p2cPolicy) Build(s *Set) Picker {
 	if p.choices >= n && n > maxChoices && n <= scanMax {
 		return &leastRequest{ro}
 	}
-	return &p2c{roster: ro, choices: min(p.choices, maxChoices, max(n, 1))}
+	return &p2c{roster: ro, choices: min(p.choices, maxChoices, max(n, 1)), byWeight: ro.heaviestFirst()}
 }
 
 type p2c struct {
 	*roster
-	choices int
+	choices  int
+	byWeight []uint32 // indices, heaviest first; nil when all are equal
 }
 
 func (p *p2c) Pick(r Request) (*Backend, bool) {

@@ -3,6 +3,7 @@
 package balance
 
 import (
+	"cmp"
 	"math/bits"
 	"slices"
 	"sync/atomic"
@@ -20,7 +21,6 @@ type roster struct {
 	equal    bool     // all weights are the same
 	panicked bool
 	patience int      // unfruitful draws before a pick looks at everyone
-	byWeight []uint32 // indices, heaviest first; nil when all are equal
 	index    []uint32 // open addressing by BackendID; index+1, 0 is empty
 
 	_   [64]byte
@@ -44,13 +44,6 @@ func newRoster(s *Set) *roster {
 	ro.patience = min(max(len(ro.slots), 4), 32)
 	if !ro.equal {
 		fillAlias(ro.slots, ro.weights, ro.sum)
-		ro.byWeight = make([]uint32, len(ro.slots))
-		for i := range ro.byWeight {
-			ro.byWeight[i] = uint32(i)
-		}
-		slices.SortStableFunc(ro.byWeight, func(a, b uint32) int {
-			return int(int64(ro.weights[b]) - int64(ro.weights[a]))
-		})
 	}
 	ro.fillIndex()
 	return ro
@@ -98,4 +91,20 @@ func (ro *roster) find(id BackendID) int {
 		}
 	}
 	return -1
+}
+
+// heaviestFirst returns the indices of all members by descending weight, or nil
+// when all weights are equal.
+func (ro *roster) heaviestFirst() []uint32 {
+	if ro.equal {
+		return nil
+	}
+	order := make([]uint32, len(ro.slots))
+	for i := range order {
+		order[i] = uint32(i)
+	}
+	slices.SortFunc(order, func(a, b uint32) int {
+		return cmp.Or(cmp.Compare(ro.weights[b], ro.weights[a]), cmp.Compare(a, b))
+	})
+	return order
 }

@@ -23,10 +23,10 @@ import (
 // remaining members stay even.
 //
 // The sequence has sum of weights / greatest common divisor turns, at most 8 per
-// member or 65,536, whichever is more. Weights that need more are scaled down to
+// member or 16,384, whichever is more. Weights that need more are scaled down to
 // that and rounded: a member with k turns is then off its weight by at most
 // 1/(2k), and the smallest keep one turn each (1 to 1,000,000 becomes 1 to
-// 65,536).
+// 16,384).
 func NewRoundRobin() Policy { return &roundRobinPolicy{} }
 
 type roundRobinPolicy struct {
@@ -109,7 +109,7 @@ func (p *roundRobin) walk(b *Backend, r *Request) (*Backend, bool) {
 }
 
 // maxTurns bounds the sequence of n members.
-func maxTurns(n int) uint64 { return uint64(max(8*n, 1<<16)) }
+func maxTurns(n int) uint64 { return uint64(max(8*n, 1<<14)) }
 
 // turnWeights reduces weights to turns: divided by their greatest common
 // divisor, and scaled down when there are too many.
