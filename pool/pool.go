@@ -134,9 +134,9 @@ func (p *Pool) Advance() (next balance.Instant, ok bool) {
 	for i := range inbox {
 		p.step(inbox[i])
 	}
-	for m := p.marked.Swap(nil); m != nil; {
+	for m := p.takeMarked(); m != nil; {
 		rest := m.next
-		m.next = nil
+		m.next = nil // before the marks: from then on it may be put on the list again
 		p.step(event{kind: evCrossed, m: m, marks: m.marks.Swap(0)})
 		m = rest
 	}
@@ -150,6 +150,15 @@ func (p *Pool) Advance() (next balance.Instant, ok bool) {
 		p.execute(&out[i])
 	}
 	return next, ok
+}
+
+// takeMarked takes the list of marked members, in the order of marking.
+func (p *Pool) takeMarked() *member {
+	var first *member
+	for m := p.marked.Swap(nil); m != nil; {
+		m, m.next, first = m.next, first, m
+	}
+	return first
 }
 
 // step runs one event through the core; mu is held. What requests must see at

@@ -280,6 +280,8 @@ func (s *script) pool(args []string) {
 		switch key {
 		case "probes":
 			cfg.Active.Enabled = value == "on"
+		case "interval":
+			cfg.Active.Interval = s.duration(value)
 		case "tcp":
 			cfg.Active.HTTP = false
 		case "initial":
