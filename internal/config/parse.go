@@ -5,6 +5,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"regexp"
 	"strings"
@@ -24,31 +25,12 @@ func Load(path string) (*Plan, error) {
 		return nil, fmt.Errorf("cannot read the configuration: %w", err)
 	}
 	defer func() { _ = f.Close() }() // only read from
-	text, err := readBounded(f)
+	// One byte more than Parse accepts: a device given by mistake must not fill memory.
+	text, err := io.ReadAll(io.LimitReader(f, maxText+1))
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the configuration %s: %w", path, err)
 	}
 	return Parse(path, text, os.LookupEnv)
-}
-
-// readBounded reads a file up to one byte more than Parse accepts, so that a
-// device or a log given by mistake does not fill memory.
-func readBounded(f *os.File) ([]byte, error) {
-	buf := make([]byte, 0, 64<<10)
-	for len(buf) <= maxText {
-		if len(buf) == cap(buf) {
-			buf = append(buf, 0)[:len(buf)]
-		}
-		n, err := f.Read(buf[len(buf):cap(buf)])
-		buf = buf[:len(buf)+n]
-		if n == 0 {
-			if err == nil || err.Error() == "EOF" {
-				return buf, nil
-			}
-			return nil, err
-		}
-	}
-	return buf, nil
 }
 
 // Parse turns a text into a Plan. name stands for the text in messages; env

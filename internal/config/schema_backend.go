@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"net/netip"
+	"strings"
+)
+
+var backendsField = &several[Pool, Backend]{
+	s:  spec{name: "backends", kind: "list", doc: "URLs, or mappings with these keys", subs: specsOf(backendFields), list: true},
+	at: func(p *Pool) *[]Backend { return &p.Backends }, what: "backend", fields: backendFields,
+	begin: func(_ *decoder, _, n *node, b *Backend) { b.Pos = n.pos },
+	short: func(d *decoder, n *node, b *Backend) bool {
+		v, ok := urlCodec.scan(d, n, &spec{name: "url"})
+		b.URL = v
+		b.finish()
+		return ok
+	},
+	brief: func(w *writer, b *Backend) *node {
+		plain := Backend{URL: b.URL, Weight: 1}
+		plain.finish()
+		plain.Pos = b.Pos
+		if *b != plain {
+			return nil
+		}
+		return textNode(b.URL)
+	},
+	end: func(d *decoder, _, n *node, b *Backend) {
+		if b.URL == "" && n.kind == mapping && n.get("url") == nil {
+			d.fault(n, "a backend has no url", "add url, such as url: http://10.0.1.21:8080")
+		}
+		b.finish()
+	},
+	ref: defaultsOf(backendFields),
+}
+
+var backendFields = []field[Backend]{
+	key("url", "", urlCodec, func(b *Backend) *string { return &b.URL }, "http://HOST:PORT or https://HOST:PORT"),
+	key("weight", "1", integer[uint32](0, 1000), func(b *Backend) *uint32 { return &b.Weight }, "share of the work; 0 takes no new work"),
+	key("zone", "none", text("zone", goodName), func(b *Backend) *string { return &b.Zone }, "where it is").off("none", ""),
+	key("id", "auto", text("id", goodID), func(b *Backend) *string { return &b.ID }, "name within the pool; auto is host:port").
+		decide(func(b *Backend) string { return addressOf(b.URL) }),
+	key("backup", "false", boolean(), func(b *Backend) *bool { return &b.Backup }, "used only while no other backend serves"),
+}
+
+// finish derives what follows from the URL.
+func (b *Backend) finish() {
+	b.Address = addressOf(b.URL)
+	b.TLS = strings.HasPrefix(b.URL, "https://")
+	if b.ID == "" {
+		b.ID = b.Address
+	}
+}
+
+func addressOf(url string) string {
+	_, address, _ := strings.Cut(url, "://")
+	return address
+}
+
+func goodID(s string) (what, fix string) {
+	if len(s) > 255 || strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-:[]") != "" {
+		return quote(s) + " is not an id", "use letters, digits and . _ - : [ ]"
+	}
+	return "", ""
+}
+
+// urlCodec reads a backend's URL into its canonical form, with the port.
+var urlCodec codec[string] = simple[string]{name: "URL", parse: parseURL, format: func(s string) string { return s }}
+
+func parseURL(s string) (out, what, fix string) {
+	scheme, rest, ok := strings.Cut(s, "://")
+	if !ok {
+		return "", quote(s) + " has no scheme", "write http://" + strings.TrimLeft(s, "/") + " or https://..."
+	}
+	port := "80"
+	switch scheme = strings.ToLower(scheme); scheme {
+	case "http":
+	case "https":
+		port = "443"
+	case "h2c", "grpc", "grpcs", "tcp", "udp":
+		return "", scheme + " backends are not built yet in this version", "use http or https"
+	default:
+		return "", quote(scheme) + " is not a scheme of backends", useOne(scheme, []string{"http", "https"})
+	}
+	authority := rest
+	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
+		authority = rest[:i]
+		if rest[i:] != "/" {
+			return "", quote(s) + " has a path", "write " + scheme + "://" + authority + " only; use a route's rewrite to change paths"
+		}
+	}
+	if strings.Contains(authority, "@") {
+		return "", "a backend's URL has a user name", "remove it; use request_headers.set for credentials"
+	}
+	host := authority
+	if i := strings.LastIndexByte(authority, ':'); i > strings.LastIndexByte(authority, ']') {
+		host, port = authority[:i], authority[i+1:]
+		if what, fix := portNumber(port, false); what != "" {
+			return "", what, fix
+		}
+	}
+	host = strings.ToLower(host)
+	if host == "" {
+		return "", quote(s) + " has no host", "write " + scheme + "://10.0.1.21:" + port
+	}
+	if what, fix := hostPort(host+":"+port, false); what != "" {
+		return "", what, fix
+	}
+	if host[0] == '[' {
+		a, _ := netip.ParseAddr(strings.Trim(host, "[]")) // checked by hostPort
+		host = "[" + a.String() + "]"
+	}
+	return scheme + "://" + host + ":" + port, "", ""
+}

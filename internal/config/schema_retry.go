@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"slices"
+	"strconv"
+	"time"
+)
+
+// retryFields are shared by routes and pools.
+var retryFields = []field[Retry]{
+	key("attempts", "2", integer(1, 10), func(r *Retry) *int { return &r.Attempts }, "every try, the first included; 1 also forbids redispatches"),
+	&whenField{spec{name: "when", kind: "list of reset or status", def: "[reset, 502, 503, 504]", off: "none", rng: "reset, 429, 500 to 599", doc: "failures that are retried after the request was sent; redispatches need no permission"}},
+	key("within", "5s", duration(tick, time.Hour), func(r *Retry) *time.Duration { return &r.Within }, "no retry later than this after the first failure").off("none", 0),
+	key("body", "64KiB", size(0, 16<<20, ""), func(r *Retry) *int64 { return &r.Body }, "largest content kept for a replay; 0: only requests without content are retried").zero(),
+}
+
+// poolRetry is what a route's retry starts from.
+func poolRetry(plan *Plan, r *Route) Retry {
+	if p := plan.Pool(r.Pool); p != nil {
+		return p.Retry
+	}
+	return defaultsOf(retryFields)
+}
+
+// whenField reads retry.when into OnReset and OnStatus.
+type whenField struct{ s spec }
+
+func (w *whenField) spec() *spec                  { return &w.s }
+func (w *whenField) absent(*decoder, *Retry) bool { return false }
+func (w *whenField) settle(*Retry)                {}
+func (w *whenField) defaults(r *Retry)            { r.OnReset, r.OnStatus = true, []int{502, 503, 504} }
+
+var whenItem codec[string] = simple[string]{
+	name: "reset or status",
+	parse: func(text string) (string, string, string) {
+		n, err := strconv.Atoi(text)
+		switch {
+		case text == "reset":
+			return text, "", ""
+		case !digits(text):
+			return "", quote(text) + " is not known here", "use reset and status codes such as 503"
+		case err != nil || len(text) != 3 || n != 429 && (n < 500 || n > 599):
+			return "", text + " is not retried", "use 429 or a status from 500 to 599"
+		}
+		return text, "", ""
+	},
+	format: func(s string) string { return s },
+}
+
+func (w *whenField) read(d *decoder, n *node, r *Retry) bool {
+	if switchedOff(n) {
+		r.OnReset, r.OnStatus = false, nil
+		return false
+	}
+	items, ok := listOf(whenItem, nil).scan(d, n, &w.s)
+	if !ok {
+		return false
+	}
+	r.OnReset, r.OnStatus = false, nil
+	for _, i := range items {
+		if i == "reset" {
+			r.OnReset = true
+			continue
+		}
+		code, _ := strconv.Atoi(i) // checked by whenItem
+		r.OnStatus = append(r.OnStatus, code)
+	}
+	slices.Sort(r.OnStatus)
+	return false
+}
+
+func (w *whenField) show(r *Retry) *node {
+	n := &node{kind: list}
+	if r.OnReset {
+		n.items = append(n.items, textNode("reset"))
+	}
+	for _, c := range r.OnStatus {
+		n.items = append(n.items, &node{kind: scalar, text: itoa(c), quoted: true})
+	}
+	return n
+}
+
+func (w *whenField) write(wr *writer, r, ref *Retry) *node {
+	n := w.show(r)
+	if !wr.full && same(n, w.show(ref)) {
+		return nil
+	}
+	return n
+}
+
+// lifted is a field of a U used in a T.
+type lifted[T, U any] struct {
+	field[U]
+	at func(*T) *U
+}
+
+func lift[T, U any](fields []field[U], at func(*T) *U) []field[T] {
+	out := make([]field[T], len(fields))
+	for i, f := range fields {
+		out[i] = lifted[T, U]{f, at}
+	}
+	return out
+}
+
+func (l lifted[T, U]) read(d *decoder, n *node, t *T) bool { return l.field.read(d, n, l.at(t)) }
+func (l lifted[T, U]) absent(d *decoder, t *T) bool        { return l.field.absent(d, l.at(t)) }
+func (l lifted[T, U]) settle(t *T)                         { l.field.settle(l.at(t)) }
+func (l lifted[T, U]) defaults(t *T)                       { l.field.defaults(l.at(t)) }
+func (l lifted[T, U]) write(w *writer, t, ref *T) *node {
+	return l.field.write(w, l.at(t), l.at(ref))
+}
