@@ -16,7 +16,7 @@ import (
 func (e *exchange) await() Failure {
 	for {
 		e.setHeadFor()
-		by, reason := e.answerBy()
+		by, _ := e.answerBy()
 		err := e.up.ReadHead(&e.res, e.head, e.slice(by))
 		if err == nil {
 			e.now = clock.Now()
@@ -34,7 +34,7 @@ func (e *exchange) await() Failure {
 		}
 		e.now = clock.Now()
 		e.setHeadFor()
-		if by, reason = e.answerBy(); e.late(by) {
+		if due, reason := e.answerBy(); e.late(due) {
 			return e.answerLate(reason, err)
 		}
 		if e.vanished() {

@@ -79,7 +79,7 @@ type exchange struct {
 	start balance.Instant
 	// headBy and endBy are when the answer's head and its end are due; 0: never.
 	headBy, endBy balance.Instant
-	head, options bool // the method is HEAD, OPTIONS
+	head          bool // the method is HEAD
 
 	// Owned by the exchange's goroutine.
 	now        balance.Instant // the last look at the clock
@@ -90,7 +90,6 @@ type exchange struct {
 	limited    bool // a slot of the route's limit is held
 	answered   bool // the head of a final answer left, or was tried to
 	interim    bool // a 1xx other than 100 left
-	served     bool // the answer is weir's own choice, not a failure
 	retryAfter bool // the backend's answer carried Retry-After
 
 	lease    pool.Lease
@@ -113,10 +112,9 @@ type exchange struct {
 	body body
 	w    watch
 
-	idBuf  [32]byte
-	text   []byte // of weir's own answers
-	rpath  []byte // rewritten path
-	server []byte // Server-Timing
+	idBuf [32]byte
+	text  []byte // of weir's own answers
+	rpath []byte // rewritten path
 }
 
 // Serve carries one exchange from its head to its record. It returns when the
@@ -159,9 +157,9 @@ func (e *exchange) close() {
 func (e *exchange) reset() {
 	e.h, e.rt, e.d, e.ci, e.req = nil, nil, nil, nil, nil
 	e.start, e.headBy, e.endBy = 0, 0, 0
-	e.head, e.options = false, false
+	e.head = false
 	e.now, e.client, e.clientKey, e.requestID = 0, netip.Addr{}, 0, nil
-	e.keyed, e.limited, e.answered, e.interim, e.served, e.retryAfter = false, false, false, false, false, false
+	e.keyed, e.limited, e.answered, e.interim, e.retryAfter = false, false, false, false, false
 	e.breq, e.try = balance.Request{}, pool.Try{}
 	e.backend, e.target, e.up = nil, nil, nil
 	e.reused, e.fresh, e.headSent, e.wait = false, false, false, 0
@@ -195,12 +193,10 @@ func (e *exchange) run() {
 
 // admit decides whether the request may pass at all, and by which route.
 func (e *exchange) admit() Failure {
-	switch m := e.req.Method; string(m) {
+	switch string(e.req.Method) {
 	case "CONNECT", "TRACE":
 		// CONNECT would make weir an open proxy; TRACE reflects credentials.
 		return Failure{Fault: FaultClient, Reason: message.BadRequest, Code: 405, Detail: "method not allowed"}
-	case "OPTIONS":
-		e.options = true
 	}
 	i, ok, bad := e.h.Routes.Match(e.req)
 	switch {

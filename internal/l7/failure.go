@@ -179,4 +179,6 @@ func upstreamFailure(p Phase, err error, started bool) Failure {
 
 func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
 
-func isEnd(err error) bool { return err == io.EOF } // codecs return it bare
+// isEnd reports the end of content; a torn one is io.ErrUnexpectedEOF or the
+// codec's own error.
+func isEnd(err error) bool { return errors.Is(err, io.EOF) }

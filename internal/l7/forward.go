@@ -105,9 +105,7 @@ func (e *exchange) prepareFields() {
 		f.AddFunc(message.Traceparent, "traceparent", appendTraceparent)
 	}
 	if seen.te {
-		// A sender of TE must name it in Connection (RFC 9110 section 10.1.4).
-		f.Add(message.Connection, "Connection", "TE")
-		f.Add(message.TE, "TE", "trailers")
+		f.Add(message.TE, "TE", "trailers") // weir carries trailers
 	}
 	e.keyed = seen.idempotent
 }

@@ -24,7 +24,8 @@ import (
 
 // removeNamed removes the fields that Connection names. Some can never be
 // removed that way: a client could otherwise strip what a trusted proxy before
-// weir said about it, or its own framing (S13).
+// weir said about it, or its own framing (S13). Connection, Upgrade and TE are
+// seen to by themselves.
 func removeNamed(f *message.Fields) {
 	for i := range f.Len() {
 		if f.ID(i) != message.Connection || f.Removed(i) {
@@ -48,7 +49,7 @@ func removeNamed(f *message.Fields) {
 
 func neverNamed(id message.FieldID) bool {
 	switch id {
-	case message.Host, message.ContentLength, message.TransferEncoding, message.Connection, message.Upgrade,
+	case message.Host, message.ContentLength, message.TransferEncoding, message.Connection, message.Upgrade, message.TE,
 		message.XForwardedFor, message.XForwardedProto, message.XForwardedHost, message.XForwardedPort,
 		message.XRealIP, message.Forwarded, message.XRequestID, message.Traceparent, message.Tracestate,
 		message.Authorization, message.ProxyAuthorization, message.Cookie, message.SetCookie, message.WeirAny,

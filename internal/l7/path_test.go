@@ -96,6 +96,11 @@ func TestPath(t *testing.T) {
 			"HTTP/1.1 200 OK\r\nDate: D\r\nTransfer-Encoding: chunked\r\nX-Request-Id: ID\r\n\r\nxyz",
 		},
 		{
+			"trailers wanted", "GET / HTTP/1.1\r\nHost: h\r\nTE: gzip;q=0.5, trailers\r\nConnection: TE\r\n\r\n",
+			"GET / HTTP/1.1\r\nHost: h\r\n" + forwardedTail + "TE: trailers\r\n\r\n", ok2,
+			"HTTP/1.1 200 OK\r\nDate: D\r\nContent-Length: 2\r\nX-Request-Id: ID\r\n\r\nok",
+		},
+		{
 			"own id and trace",
 			"GET / HTTP/1.1\r\nHost: h\r\nX-Request-Id: my.id_1-2\r\ntraceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00\r\n\r\n",
 			"GET / HTTP/1.1\r\nHost: h\r\nX-Request-Id: my.id_1-2\r\ntraceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00\r\n" +
