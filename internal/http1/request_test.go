@@ -193,7 +193,7 @@ func TestRequestRefused(t *testing.T) {
 				if n == len(c.in) && err == nil {
 					t.Fatalf("not refused: %q", c.in)
 				}
-				if err != nil && err != error(c.want) {
+				if err != nil && !errors.Is(err, c.want) {
 					t.Fatalf("%q refused with %v, want %v", c.in[:n], err, c.want)
 				}
 			}
@@ -228,7 +228,7 @@ func TestRequestLimits(t *testing.T) {
 	if n, err := ParseRequest([]byte(fit), lim, new(message.Request)); n != 200 || err != nil {
 		t.Errorf("200 bytes: %d, %v", n, err)
 	}
-	if _, err := ParseRequest([]byte(fit[:len(fit)-4]+"a\r\n\r\n"), lim, new(message.Request)); err != error(errTooLarge) {
+	if _, err := ParseRequest([]byte(fit[:len(fit)-4]+"a\r\n\r\n"), lim, new(message.Request)); !errors.Is(err, errTooLarge) {
 		t.Errorf("201 bytes: %v", err)
 	}
 }

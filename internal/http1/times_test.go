@@ -182,7 +182,7 @@ func TestBodyRateExemptsUs(t *testing.T) {
 			}
 		}()
 		io.ReadFull(conn, make([]byte, len(ok("x"))))
-		if result != io.EOF {
+		if !errors.Is(result, io.EOF) {
 			t.Errorf("content ended with %v", result)
 		}
 	})
