@@ -175,9 +175,9 @@ func parsePatch(body []byte) (Patch, error) {
 			return Patch{}, fmt.Errorf("admin is %q: use enabled, draining or disabled", *in.Admin)
 		}
 	}
-	switch w := string(in.Weight); {
-	case w == "":
-	case w == "null":
+	switch w := string(in.Weight); w {
+	case "":
+	case "null":
 		p.ResetWeight = true
 	default:
 		var n uint32

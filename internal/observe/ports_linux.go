@@ -24,7 +24,7 @@ func usedPorts(wanted map[netip.AddrPort]bool, low, high uint16) (map[netip.Addr
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }() // it was only read from
 	// A scrape must not hang on it.
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 2}); err != nil {
 		return nil, os.NewSyscallError("setsockopt", err)
@@ -72,7 +72,7 @@ func diagDump(fd int, family uint8, f func(local uint16, to netip.AddrPort)) err
 	buf := make([]byte, 64<<10)
 	for {
 		n, _, err := unix.Recvfrom(fd, buf, 0)
-		if err == unix.EINTR {
+		if errors.Is(err, unix.EINTR) {
 			continue
 		}
 		if err != nil {
@@ -129,11 +129,11 @@ func portRange() (low, high uint16, reserved int, err error) {
 	if _, err := fmt.Sscan(string(text), &low, &high); err != nil || high < low {
 		return 0, 0, 0, fmt.Errorf("ip_local_port_range: %q", text)
 	}
-	text, err = os.ReadFile("/proc/sys/net/ipv4/ip_local_reserved_ports")
-	if err != nil { // optional in old kernels and some sandboxes
-		return low, high, 0, nil
+	// Missing in old kernels and some sandboxes: then nothing is reserved.
+	if text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_reserved_ports"); err == nil {
+		reserved = reservedWithin(string(text), low, high)
 	}
-	return low, high, reservedWithin(string(text), low, high), nil
+	return low, high, reserved, nil
 }
 
 // reservedWithin counts the ports of a list like "8080,9000-9010" in a range.
