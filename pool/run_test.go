@@ -3,7 +3,6 @@
 package pool
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -196,110 +195,6 @@ func TestProbesAreSpreadInTime(t *testing.T) {
 			if short < 4500*time.Millisecond || long > 5510*time.Millisecond || long-short < 500*time.Millisecond {
 				t.Errorf("%s: gaps from %v to %v", id, short, long)
 			}
-		}
-	})
-}
-
-func TestWaitIsFirstComeFirstServed(t *testing.T) {
-	inBubble(t, testConfig(), 1, func(t *testing.T, p *Pool, f *fleet) {
-		var held Lease
-		if got := p.Pick(&held, p.request()); got != Granted {
-			t.Fatal(got)
-		}
-		var served []int
-		var wg sync.WaitGroup
-		for i := range 3 {
-			wg.Go(func() {
-				var l Lease
-				if got := p.Wait(&l, p.request(), 0, nil); got != Granted {
-					t.Errorf("waiter %d: %v", i, got)
-					return
-				}
-				served = append(served, i) // one at a time holds the only slot
-				time.Sleep(100 * time.Millisecond)
-				l.Done(ok(p))
-			})
-			synctest.Wait()
-		}
-		if n := p.Snapshot().Queue; n != 3 {
-			t.Errorf("%d in the queue", n)
-		}
-		var l Lease
-		if got := p.Pick(&l, p.request()); got != Full {
-			t.Errorf("Pick past the queue: %v", got)
-		}
-		if got := p.Wait(&l, p.request(), 0, nil); got != QueueFull {
-			t.Errorf("the fourth: %v", got)
-		}
-		held.Done(ok(p))
-		if got := p.Pick(&l, p.request()); got != Full {
-			t.Errorf("a newcomer took the slot that was handed on: %v", got)
-		}
-		wg.Wait()
-		if fmt.Sprint(served) != "[0 1 2]" {
-			t.Errorf("served in the order %v", served)
-		}
-	})
-}
-
-func TestWaitEnds(t *testing.T) {
-	inBubble(t, testConfig(), 1, func(t *testing.T, p *Pool, f *fleet) {
-		var held, l Lease
-		p.Pick(&held, p.request())
-		began := time.Now()
-		if got := p.Wait(&l, p.request(), 0, nil); got != QueueTimeout || time.Since(began) != 2*time.Second {
-			t.Errorf("%v after %v", got, time.Since(began))
-		}
-		began = time.Now()
-		if got := p.Wait(&l, p.request(), p.now().Add(300*time.Millisecond), nil); got != QueueTimeout || time.Since(began) != 300*time.Millisecond {
-			t.Errorf("by deadline: %v after %v", got, time.Since(began))
-		}
-		abort := make(chan struct{})
-		time.AfterFunc(100*time.Millisecond, func() { close(abort) })
-		if got := p.Wait(&l, p.request(), 0, abort); got != Aborted {
-			t.Errorf("by abort: %v", got)
-		}
-		// A new backend is room.
-		time.AfterFunc(100*time.Millisecond, func() { p.Update(benchSpecs(2)) })
-		if got := p.Wait(&l, p.request(), 0, nil); got != Granted || l.Backend().ID() != benchSpecs(2)[1].ID {
-			t.Errorf("with a new backend: %v", got)
-		}
-		l.Done(ok(p))
-		// An emptied pool says so at once.
-		p.Pick(&l, p.request())
-		time.AfterFunc(100*time.Millisecond, func() { p.Update(nil) })
-		if got := p.Wait(new(Lease), p.request(), 0, nil); got != NoBackend {
-			t.Errorf("in an emptied pool: %v", got)
-		}
-		held.Done(ok(p))
-		l.Done(ok(p))
-		if p.Snapshot().InFlight != 0 || p.queue.length.Load() != 0 {
-			t.Error("something is left")
-		}
-	})
-}
-
-func TestPoolLimit(t *testing.T) {
-	cfg := testConfig()
-	cfg.Limits = Limits{PoolRequests: 2, Queue: 1}
-	inBubble(t, cfg, 3, func(t *testing.T, p *Pool, f *fleet) {
-		var a, b, c Lease
-		p.Pick(&a, p.request())
-		p.Pick(&b, p.request())
-		if got := p.Pick(&c, p.request()); got != Full {
-			t.Error(got)
-		}
-		if s := p.Snapshot().Saturation; s != 1 {
-			t.Errorf("saturation %v", s)
-		}
-		a.Done(ok(p))
-		if got := p.Pick(&c, p.request()); got != Granted {
-			t.Error(got)
-		}
-		b.Done(ok(p))
-		c.Done(ok(p))
-		if n := p.inFlight.Load(); n != 0 {
-			t.Errorf("%d in flight at the end", n)
 		}
 	})
 }
