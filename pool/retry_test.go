@@ -119,8 +119,8 @@ func TestRetriesEndWithin(t *testing.T) {
 // TestBackoff checks full jitter: evenly spread from 0 to Base x 2^n, capped.
 func TestBackoff(t *testing.T) {
 	p := benchPool(2, func(c *Config) { c.Retry = Budget{Base: 25 * time.Millisecond, Max: 250 * time.Millisecond} })
-	for n, most := range []time.Duration{25, 50, 100, 200, 250, 250} {
-		most *= time.Millisecond
+	for n, ms := range []int64{25, 50, 100, 200, 250, 250} {
+		most := time.Duration(ms) * time.Millisecond
 		var sum, top time.Duration
 		for i := range uint64(10000) {
 			d := p.backoff(n, i*0x9e3779b97f4a7c15)
