@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -227,6 +228,10 @@ func (b *Backend) serveBreak(broken bool) http.HandlerFunc {
 func (b *Backend) serveHello(w http.ResponseWriter, r *http.Request) {
 	b.requests.Add(1)
 	b.lastRequest.Store(time.Now().UnixNano())
+	// The whole request first: an answer before its end would cut clients short.
+	if _, err := io.Copy(io.Discard, r.Body); err != nil {
+		panic(http.ErrAbortHandler) // the client broke off; there is nobody to answer
+	}
 	if b.opt.Delay > 0 {
 		t := time.NewTimer(b.opt.Delay)
 		defer t.Stop()
