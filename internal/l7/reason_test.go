@@ -38,7 +38,7 @@ func edit(f func(*rig)) rigOptions { return rigOptions{edit: f} }
 // TestReasons produces every reason that ends an exchange here, and checks
 // answer and record.
 func TestReasons(t *testing.T) {
-	const short = 80 * time.Millisecond
+	const short = 500 * time.Millisecond
 	answers := func(a string) func(*testing.T) *weirtest.Backend {
 		return func(t *testing.T) *weirtest.Backend { return weirtest.Always(t, a) }
 	}
