@@ -165,6 +165,9 @@ func (c *Conn) Read(p []byte) (int, error) {
 
 // read reads from the socket and absorbs timers that fired early.
 func (c *Conn) read(p []byte) (int, error) {
+	if c.raw != nil {
+		return c.readSocket(p)
+	}
 	for {
 		n, err := c.nc.Read(p)
 		if err == nil || n > 0 {
@@ -191,6 +194,9 @@ func (c *Conn) Write(p []byte) (int, error) {
 
 // write writes to the socket and absorbs timers that fired early.
 func (c *Conn) write(p []byte) (int, error) {
+	if c.raw != nil {
+		return c.send(p, nil)
+	}
 	var total int
 	for {
 		n, err := c.nc.Write(p[total:])

@@ -130,7 +130,7 @@ var nowOps = sync.Pool{New: func() any {
 
 func (o *nowOp) run(fd uintptr) {
 	if o.send {
-		o.n, o.errno = sysSend(fd, o.p, o.flags|unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		o.n, o.errno = sysSend(fd, o.p, o.flags|unix.MSG_DONTWAIT)
 	} else {
 		o.n, o.errno = sysRecv(fd, o.p, o.flags|unix.MSG_DONTWAIT)
 	}

@@ -30,12 +30,7 @@ func (c *Conn) ReadInto(get func() []byte) (buf []byte, n int, err error) {
 	case c.raw == nil:
 		return c.readIntoPlain(get)
 	}
-	o := c.rop
-	if o == nil {
-		o = &readOp{}
-		o.fn = o.try
-		c.rop = o
-	}
+	o := c.reader()
 	o.get = get
 	for {
 		o.woken = false
@@ -50,6 +45,37 @@ func (c *Conn) ReadInto(get func() []byte) (buf []byte, n int, err error) {
 			return nil, 0, err
 		}
 	}
+}
+
+// readSocket reads from a descriptor into p.
+func (c *Conn) readSocket(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	o := c.reader()
+	kept := o.buf
+	o.buf = p
+	for {
+		err := c.raw.Read(o.fn)
+		if err == nil {
+			n, err := o.n, o.err
+			o.buf, o.err = kept, nil
+			return n, err
+		}
+		if err = c.absorb(&c.rd, err); err != nil {
+			o.buf = kept
+			return 0, err
+		}
+	}
+}
+
+// reader returns the connection's readOp.
+func (c *Conn) reader() *readOp {
+	if c.rop == nil {
+		c.rop = &readOp{}
+		c.rop.fn = c.rop.try
+	}
+	return c.rop
 }
 
 // readOp is what a read through RawConn needs, allocated with the first one.
@@ -71,14 +97,14 @@ func (o *readOp) try(fd uintptr) bool {
 	if o.buf == nil {
 		o.buf = o.get()
 	}
-	n, errno := sysRead(fd, o.buf)
+	n, errno := sysRecv(fd, o.buf, 0)
 	return o.judge(n, errno, len(o.buf))
 }
 
 // tryScratch reads without having asked for a buffer.
 func (o *readOp) tryScratch(fd uintptr) bool {
 	var tmp [scratch]byte
-	n, errno := sysRead(fd, tmp[:])
+	n, errno := sysRecv(fd, tmp[:], 0)
 	if !o.judge(n, errno, len(tmp)) {
 		return false
 	}
@@ -90,7 +116,7 @@ func (o *readOp) tryScratch(fd uintptr) bool {
 		o.n, o.err = 0, errSmallBuffer
 	} else if o.n == scratch && len(o.buf) > scratch {
 		// Errors and the end are seen by the next read: they stay.
-		if m, errno := sysRead(fd, o.buf[scratch:]); errno == 0 {
+		if m, errno := sysRecv(fd, o.buf[scratch:], 0); errno == 0 {
 			o.n += m
 		}
 	}
@@ -104,7 +130,7 @@ func (o *readOp) judge(n int, errno syscall.Errno, size int) bool {
 	case errno == syscall.EAGAIN:
 		return false
 	case errno != 0:
-		o.err = os.NewSyscallError("read", errno)
+		o.err = os.NewSyscallError("recvfrom", errno)
 	case n == 0 && size > 0:
 		o.err = io.EOF
 	default:

@@ -13,7 +13,7 @@ import (
 // buffers; it is the size of the largest record.
 const tlsJoin = 16 << 10
 
-// WriteBuffers writes a and then b: one writev on a socket, one record under
+// WriteBuffers writes a and then b: one system call on a socket, one record under
 // TLS when both are small. It returns how many bytes of the two were written.
 func (c *Conn) WriteBuffers(a, b []byte) (int, error) {
 	switch {
@@ -22,7 +22,7 @@ func (c *Conn) WriteBuffers(a, b []byte) (int, error) {
 	case len(b) == 0:
 		return c.Write(a)
 	case c.tls == nil && c.raw != nil:
-		return c.writev(a, b)
+		return c.send(a, b)
 	case len(a)+len(b) <= tlsJoin:
 		j := joins.Get().(*[tlsJoin]byte)
 		n := copy(j[:], a)
@@ -41,7 +41,8 @@ func (c *Conn) WriteBuffers(a, b []byte) (int, error) {
 
 var joins = sync.Pool{New: func() any { return new([tlsJoin]byte) }}
 
-func (c *Conn) writev(a, b []byte) (int, error) {
+// send writes a and b to a descriptor.
+func (c *Conn) send(a, b []byte) (int, error) {
 	o := writeOps.Get().(*writeOp)
 	o.a, o.b, o.n, o.err = a, b, 0, nil
 	for {
@@ -58,41 +59,32 @@ func (c *Conn) writev(a, b []byte) (int, error) {
 	}
 }
 
-// writeOp is one writev in progress; pooled, because nobody writes for long.
+// writeOp is one write in progress; pooled, because nobody writes for long.
 type writeOp struct {
 	fn   func(uintptr) bool // try, bound once
 	a, b []byte             // what is left
 	n    int
 	err  error
 	iov  [2]syscall.Iovec
+	msg  syscall.Msghdr // of iov
 }
 
 var writeOps = sync.Pool{New: func() any {
 	o := &writeOp{}
 	o.fn = o.try
+	o.msg.Iov, o.msg.Iovlen = &o.iov[0], 2
 	return o
 }}
 
 // try writes until all is written; false means wait for room.
 func (o *writeOp) try(fd uintptr) bool {
-	for {
-		k := 0
-		for _, p := range [2][]byte{o.a, o.b} {
-			if len(p) > 0 {
-				o.iov[k].Base = &p[0]
-				o.iov[k].SetLen(min(len(p), 1<<30))
-				k++
-			}
-		}
-		if k == 0 {
-			return true
-		}
-		n, errno := sysWritev(fd, o.iov[:k])
+	for len(o.a)+len(o.b) > 0 {
+		n, errno := o.once(fd)
 		switch {
 		case errno == syscall.EAGAIN:
 			return false
 		case errno != 0:
-			o.err = os.NewSyscallError("writev", errno)
+			o.err = os.NewSyscallError("send", errno)
 			return true
 		case n == 0:
 			o.err = io.ErrUnexpectedEOF
@@ -102,4 +94,22 @@ func (o *writeOp) try(fd uintptr) bool {
 		m := min(n, len(o.a))
 		o.a, o.b = o.a[m:], o.b[n-m:]
 	}
+	return true
+}
+
+// mostAtOnce is the most that one system call is asked to write of a buffer.
+const mostAtOnce = 1 << 30
+
+// once makes one system call.
+func (o *writeOp) once(fd uintptr) (int, syscall.Errno) {
+	switch {
+	case len(o.b) == 0:
+		return sysSend(fd, o.a[:min(len(o.a), mostAtOnce)], 0)
+	case len(o.a) == 0:
+		return sysSend(fd, o.b[:min(len(o.b), mostAtOnce)], 0)
+	}
+	o.iov[0].Base, o.iov[1].Base = &o.a[0], &o.b[0]
+	o.iov[0].SetLen(len(o.a))
+	o.iov[1].SetLen(min(len(o.b), mostAtOnce))
+	return sysSendmsg(fd, &o.msg)
 }
