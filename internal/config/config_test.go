@@ -70,7 +70,7 @@ func TestGolden(t *testing.T) {
 }
 
 // checkErrors holds every fault to the promises of Fault.
-func checkErrors(t *testing.T, err error, text string) {
+func checkErrors(t testFailer, err error, text string) {
 	t.Helper()
 	var e *Errors
 	if !errors.As(err, &e) || len(e.Faults) == 0 {
@@ -88,7 +88,7 @@ func checkErrors(t *testing.T, err error, text string) {
 }
 
 // roundTrip checks that both printed forms parse to the same plan.
-func roundTrip(t *testing.T, plan *Plan) {
+func roundTrip(t testFailer, plan *Plan) {
 	t.Helper()
 	for _, minimal := range []bool{true, false} {
 		text := plan.YAML(minimal)
@@ -213,4 +213,11 @@ func FuzzParse(f *testing.F) {
 		}
 		roundTrip(t, plan)
 	})
+}
+
+// testFailer is what *testing.T and *rapid.T have in common.
+type testFailer interface {
+	Helper()
+	Errorf(format string, args ...any)
+	Fatalf(format string, args ...any)
 }

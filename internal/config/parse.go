@@ -59,7 +59,7 @@ func decodePlan(f *faults, root *node, name string) (*Plan, error) {
 	plan.File = name
 	d := &decoder{faults: f, plan: &plan}
 	readBlock(d, root, "the configuration", planFields, &plan)
-	if root.kind == mapping && len(root.pairs) > 0 && root.get("listeners") == nil {
+	if root.kind == mapping && root.get("listeners") == nil {
 		d.fault(&node{kind: scalar, pos: Position{File: name, Line: 1, Col: 1}, width: 1}, "there is no listener", `add listeners: {web: {bind: ":8080", pool: NAME}}`)
 	} else if p := root.get("listeners"); p != nil && p.value.kind == mapping && len(p.value.pairs) == 0 {
 		d.fault(p.value, "there is no listener", `write {web: {bind: ":8080", pool: NAME}}`)

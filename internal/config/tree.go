@@ -35,11 +35,12 @@ const (
 	scalar
 	mapping
 	list
+	faulty // reported already: it counts as given, and nothing more is said about it
 )
 
 // String names the kind for messages.
 func (k nodeKind) String() string {
-	return [...]string{"nothing", "a single value", "a mapping", "a list"}[k]
+	return [...]string{"nothing", "a single value", "a mapping", "a list", "faulty"}[k]
 }
 
 // get returns the pair with the key, or nil.
@@ -157,10 +158,6 @@ func (b *builder) expanded(n *node) *node {
 	n.text = out
 	return n
 }
-
-// faulty marks a node that has been reported: it counts as given, and nothing
-// more is said about it.
-const faulty nodeKind = 100
 
 // null tells `key:` from `key: ~`; both are refused where they are read.
 func (b *builder) null(v *ast.NullNode) *node {
