@@ -213,8 +213,8 @@ func (c *Conn) write(p []byte) (int, error) {
 // cause says the two errors that callers compare for what they are.
 func (c *Conn) cause(err error) error {
 	switch {
-	case err == io.EOF:
-		return err
+	case errors.Is(err, io.EOF):
+		return io.EOF
 	case c.flags.Load()&flagAborted != 0:
 		return ErrAborted
 	case errors.Is(err, os.ErrDeadlineExceeded):

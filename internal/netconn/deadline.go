@@ -4,7 +4,6 @@ package netconn
 
 import (
 	"errors"
-	"io"
 	"os"
 	"sync/atomic"
 	"time"
@@ -70,14 +69,11 @@ func (c *Conn) rearm(d *deadline) {
 // absorb judges an error of the socket: nil when it was a timer that fired
 // before the wanted deadline (it is armed again: go on), else what to return.
 func (c *Conn) absorb(d *deadline, err error) error {
-	if err == io.EOF || !errors.Is(err, os.ErrDeadlineExceeded) {
-		if c.flags.Load()&flagAborted != 0 {
-			return ErrAborted
-		}
-		return err
-	}
 	if c.flags.Load()&flagAborted != 0 {
 		return ErrAborted
+	}
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		return err
 	}
 	if w := d.want.Load(); w != 0 && clock.Now() >= balance.Instant(w) {
 		return os.ErrDeadlineExceeded

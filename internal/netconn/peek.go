@@ -5,7 +5,6 @@ package netconn
 import (
 	"errors"
 	"io"
-	"net"
 	"os"
 	"sync"
 	"syscall"
@@ -64,9 +63,6 @@ func (c *Conn) peekTLS() PeekState {
 		c.hasSpare = true
 		return HasBytes
 	}
-	if ne, ok := err.(net.Error); ok && ne.Timeout() {
-		return Quiet
-	}
 	return peekState(n, err)
 }
 
@@ -74,7 +70,7 @@ func peekState(n int, err error) PeekState {
 	switch {
 	case n > 0:
 		return HasBytes
-	case err == errWouldWait:
+	case errors.Is(err, errWouldWait):
 		return Quiet
 	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
 		return EOF

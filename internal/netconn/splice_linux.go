@@ -114,7 +114,7 @@ func (s *splicer) round(dst, src *Conn) (moved int64, more bool, err error) {
 		s.patient = moved == 0
 		s.room = roundSize - int(moved)
 		if err := s.wait(src, &src.rd, src.raw.Read, s.in); err != nil {
-			if err != ErrNoSplice {
+			if !errors.Is(err, ErrNoSplice) {
 				err = &CopyError{Source, err}
 			}
 			return moved, true, err

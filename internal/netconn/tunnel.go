@@ -164,7 +164,7 @@ func copyAll(dst, src *Conn, progress func(int64) error) error {
 			held = nil
 		}
 		switch {
-		case err == io.EOF:
+		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
 			return &CopyError{Source, err}

@@ -3,7 +3,9 @@
 package netconn
 
 import (
+	"errors"
 	"net"
+	"os"
 	"time"
 
 	"github.com/weirlb/weir/balance"
@@ -70,7 +72,7 @@ func (c *Conn) readNow(p []byte) (int, error) {
 		c.SetReadDeadline(clock.Now())
 		n, err := c.nc.Read(p)
 		c.SetReadDeadline(was)
-		if ne, ok := err.(net.Error); ok && ne.Timeout() {
+		if errors.Is(err, os.ErrDeadlineExceeded) {
 			err = errWouldWait
 		}
 		return n, err
