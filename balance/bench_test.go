@@ -122,14 +122,25 @@ func BenchmarkPickDegraded(b *testing.B) {
 }
 
 // BenchmarkScan is least_request where it is slowest: everyone is looked at. The
-// metric is what one of them costs.
+// metric is what one of them costs, with equal and with different weights, idle
+// and with loads that leave few ties.
 func BenchmarkScan(b *testing.B) {
-	p := balance.NewLeastRequest().Build(balance.NewSet(members(256), 1, false))
-	rnd := rand.NewPCG(1, 2)
-	for b.Loop() {
-		sink, _ = p.Pick(balance.Request{Rand: rnd.Uint64()})
+	for name, weights := range map[string][]uint32{"equal": {1}, "weighted": {5, 1, 3}} {
+		for _, most := range []int{0, 20} {
+			b.Run(fmt.Sprintf("%s/load=%d", name, most), func(b *testing.B) {
+				rnd := rand.New(rand.NewPCG(1, 2))
+				ms := members(256, weights...)
+				for _, m := range ms {
+					load(m.Backend, rnd.IntN(most+1))
+				}
+				p := balance.NewLeastRequest().Build(balance.NewSet(ms, 1, false))
+				for b.Loop() {
+					sink, _ = p.Pick(balance.Request{Rand: rnd.Uint64()})
+				}
+				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/256, "ns/backend")
+			})
+		}
 	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/256, "ns/backend")
 }
 
 // BenchmarkBuild is what a change of membership costs.
