@@ -167,14 +167,7 @@ func dnsServer(t *testing.T, truncate bool, zone map[string][]string) string {
 			}
 		}
 	}
-	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ln, err := net.Listen("tcp", pc.LocalAddr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	pc, ln := samePort(t)
 	for _, s := range []*dns.Server{{PacketConn: pc, Handler: handle(true)}, {Listener: ln, Handler: handle(false)}} {
 		started := make(chan struct{})
 		s.NotifyStartedFunc = func() { close(started) }
@@ -184,6 +177,23 @@ func dnsServer(t *testing.T, truncate bool, zone map[string][]string) string {
 		t.Cleanup(func() { _ = s.Shutdown(); <-done })
 	}
 	return pc.LocalAddr().String()
+}
+
+// samePort listens on one port for datagrams and streams.
+func samePort(t *testing.T) (net.PacketConn, net.Listener) {
+	t.Helper()
+	for range 50 { // the other kind's port may be taken
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if pc, err := net.ListenPacket("udp", ln.Addr().String()); err == nil {
+			return pc, ln
+		}
+		_ = ln.Close()
+	}
+	t.Fatal("no port is free for both")
+	return nil, nil
 }
 
 // TestOverheard asks a real server through the standard library's resolver and
