@@ -87,14 +87,16 @@ func spawnEnv(t *testing.T, env []string, name string, args ...string) *process 
 	p := &process{t: t, name: filepath.Base(name), cmd: exec.Command(name, args...), out: &output{}, done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
 	p.cmd.Env = append(os.Environ(), env...)
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	// A group of its own: nginx's workers outlive a master that is killed.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	p.cmd.WaitDelay = 2 * time.Second
 	if err := p.cmd.Start(); err != nil {
 		t.Fatalf("start %s: %v", p.name, err)
 	}
 	go func() { p.err = p.cmd.Wait(); close(p.done) }()
 	t.Cleanup(func() {
 		p.signal(syscall.SIGCONT)
-		p.signal(syscall.SIGKILL)
+		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
 		<-p.done
 		if t.Failed() {
 			t.Logf("--- output of %s %s\n%s", p.name, strings.Join(args, " "), tail(p.out.String(), 4000))
