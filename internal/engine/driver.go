@@ -48,7 +48,7 @@ func (d *driver) Probe(b *balance.Backend, timeout time.Duration, done func(heal
 		done(health.ProbeResult{Outcome: health.NoAnswer, Sent: now, At: now, Cause: health.CauseNoRoute, Error: "no usable address"})
 		return
 	}
-	d.engine.prober.Probe(d.probeTarget(t), timeout, done)
+	d.engine.prober.Probe(t.probe, timeout, done)
 }
 
 // CloseIdle implements pool.Driver.

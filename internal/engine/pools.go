@@ -15,6 +15,7 @@ import (
 	"github.com/weirlb/weir/internal/config"
 	"github.com/weirlb/weir/internal/l7"
 	"github.com/weirlb/weir/internal/observe"
+	"github.com/weirlb/weir/internal/probe"
 	"github.com/weirlb/weir/internal/upstream"
 	"github.com/weirlb/weir/pool"
 )
@@ -84,6 +85,7 @@ type target struct {
 	up        *upstream.Target
 	address   string      // host:port
 	probeTLS  *tls.Config // nil: probes are plain
+	probe     probe.Target
 }
 
 func (t *target) connections() int64 { return int64(t.up.Stats().Open) }
@@ -127,5 +129,6 @@ func (d *driver) newTarget(b *balance.Backend) (*target, error) {
 		Resolver: d.engine.names,
 	})
 	t.Target = l7.OverHTTP1(t.up)
+	t.probe = d.probeTarget(t)
 	return t, nil
 }
