@@ -91,8 +91,10 @@ func (c *contest) scan(odd *bitmap) (anyOdd bool) {
 	slots, weights := c.slots, c.weights
 	for block := range c.leaders {
 		n := min(64, len(slots))
-		best, its, ties, other := load, weight, uint64(0), uint64(0)
+		var best, its int64
+		var ties, other uint64
 		if c.equal {
+			its = weight
 			best, ties, other = lightest(slots[:n], load)
 		} else {
 			best, its, ties, other = lightestFor(slots[:n], weights[:n], load, weight)

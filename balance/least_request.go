@@ -49,7 +49,7 @@ func (p *leastRequest) Pick(r Request) (*Backend, bool) {
 	if b := p.preferred(&r); b != nil {
 		return b, true
 	}
-	i := -1
+	var i int
 	if len(p.slots) <= scanMax {
 		i = p.compareAll(&r)
 	} else {
