@@ -20,7 +20,11 @@ type Picker interface {
 	// Pick chooses a backend that may take new work, or returns false when none
 	// may. It does not reserve: the caller does (Backend.Reserve), and picks
 	// again with the refused backend in Request.Tried when the reservation
-	// fails. A backend in Tried is chosen only when no other candidate remains.
+	// fails. A backend in Tried is chosen only when no other candidate remains,
+	// one that is unreachable only when every other has been tried, one that is
+	// full only when all that are left are full, one that is suspect only when no
+	// other has room. So a full answer means that nobody has room (or that those
+	// who have are unreachable or tried), and the caller need not ask again.
 	Pick(Request) (*Backend, bool)
 }
 
