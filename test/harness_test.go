@@ -140,6 +140,7 @@ func startProxy(t *testing.T, args ...string) *weir {
 	w := &weir{addr: freeAddr(t), admin: freeAddr(t)}
 	w.process = spawn(t, binary, append([]string{"proxy", "--listen", w.addr, "--admin", w.admin}, args...)...)
 	waitListening(t, w.process, w.addr)
+	waitListening(t, w.process, w.admin)
 	return w
 }
 
@@ -155,6 +156,7 @@ func startRun(t *testing.T, yaml string) *weir {
 	}
 	w.process = spawn(t, binary, "run", "-c", file)
 	waitListening(t, w.process, w.addr)
+	waitListening(t, w.process, w.admin)
 	return w
 }
 

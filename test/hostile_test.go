@@ -18,6 +18,10 @@ import (
 	"time"
 )
 
+// settle is how long 200 readers that stop may take to fill their sockets'
+// buffers: until then they are ordinary, fast clients.
+const settle = 1500 * time.Millisecond
+
 // Each kind of hostile client, from a process of its own, is cut by the
 // timeout or limit that names it, in bounded memory, while a good client
 // notices little. The tests are not parallel: they measure latency.
@@ -34,7 +38,7 @@ func TestHostileClients(t *testing.T) {
 		{"silent", 7000, "header_timeout", "timeouts: {header: 6s}"},
 		{"slow-head", 500, "header_timeout", "timeouts: {header: 3s}"},
 		{"slow-body", 200, "body_timeout", "timeouts: {body_grace: 2s}"},
-		{"stopped-reader", 200, "write_timeout", "timeouts: {write: 3s}"},
+		{"stopped-reader", 200, "write_timeout", "timeouts: {write: 8s}"},
 		{"endless-head", 200, "header_too_large", ""},
 	} {
 		t.Run(c.attack, func(t *testing.T) {
@@ -58,6 +62,7 @@ pools:
 			eventually(t, 20*time.Second, "all attackers connected", func() bool {
 				return strings.Contains(attacker.out.String(), "connected")
 			})
+			time.Sleep(settle) // what can be sent at once has been sent: the attack proper
 			under := goodClient(t, w, 2*time.Second)
 			peak := rss(t, w)
 			if under > 2*calm+time.Millisecond {

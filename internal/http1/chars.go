@@ -14,7 +14,7 @@ const (
 	hostChar               // unreserved, RFC 3986 section 2.3
 	digitChar              // 0-9
 	hexChar                // 0-9 a-f A-F
-	targetChar             // VCHAR but "#", and 0x80-0xFF
+	targetChar             // VCHAR but # < >, and 0x80-0xFF
 )
 
 var class = buildClasses()
@@ -32,7 +32,9 @@ func buildClasses() (t [256]uint8) {
 		if digit || 'a' <= c|0x20 && c|0x20 <= 'f' {
 			t[c] |= hexChar
 		}
-		if c > ' ' && c != 0x7f && c != '#' {
+		// Angle brackets are no part of a URI (RFC 3986) and every client escapes
+		// them; what else it leaves out, clients do send.
+		if c > ' ' && c != 0x7f && c != '#' && c != '<' && c != '>' {
 			t[c] |= targetChar
 		}
 	}

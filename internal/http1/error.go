@@ -64,6 +64,7 @@ var (
 	errTooLarge    = &Error{Reason: message.HeaderTooLarge, Detail: "head exceeds the limit"}
 	errTooMany     = &Error{Reason: message.HeaderTooLarge, Detail: "too many fields"}
 	errMethod      = bad("invalid method")
+	errMethodCase  = bad("standard method not in capitals")
 	errTarget      = bad("invalid request-target")
 	errTargetLong  = &Error{Reason: message.URITooLong, Detail: "request-target exceeds the limit"}
 	errFragment    = bad("fragment in the request-target")

@@ -72,9 +72,9 @@ func (c *ServerConn) attach(l *link) {
 // detach gives the ServerConn back; nothing of the connection is kept.
 func (c *ServerConn) detach() {
 	c.in.release()
-	fields := c.req.Fields // keeps its memory
+	fields, scratch := c.req.Fields, c.req.Scratch // keep their memory
 	fields.Reset(nil)
-	c.req = message.Request{Fields: fields}
+	c.req = message.Request{Fields: fields, Scratch: scratch}
 	c.link, c.nc, c.in.nc, c.out.nc = nil, nil, nil, nil
 	conns.Put(c)
 }

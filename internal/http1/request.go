@@ -23,7 +23,7 @@ func ParseRequest(buf []byte, lim *Limits, r *message.Request) (n int, err error
 
 func parseRequest(buf []byte, lim *Limits, r *message.Request) (int, *Error) {
 	fields := r.Fields
-	*r = message.Request{Fields: fields}
+	*r = message.Request{Fields: fields, Scratch: r.Scratch}
 	r.Fields.Reset(buf)
 	start := 0
 	if len(buf) > 0 && buf[0] == '\r' {
@@ -85,6 +85,9 @@ func parseRequestLine(buf []byte, i int, lim *Limits, r *message.Request) (n int
 		return 0, errMethod
 	}
 	r.Method = buf[start:i:i]
+	if !capitals(r.Method) && isStandard(r.Method) {
+		return 0, errMethodCase
+	}
 
 	i++
 	start = i
@@ -118,6 +121,28 @@ func parseRequestLine(buf []byte, i int, lim *Limits, r *message.Request) (n int
 		return 0, lineEndFault(buf[i+8:])
 	}
 	return i + 10, nil
+}
+
+// capitals reports whether m holds no small letter.
+func capitals(m []byte) bool {
+	for _, c := range m {
+		if 'a' <= c && c <= 'z' {
+			return false
+		}
+	}
+	return true
+}
+
+// isStandard reports whether m is a method of RFC 9110 or PATCH in any case.
+// Methods are case-sensitive, so gET is none of them; but a receiver that is
+// less exact would take it for GET, and such a request has two readings.
+func isStandard(m []byte) bool {
+	for _, s := range [...]string{"get", "head", "post", "put", "delete", "connect", "options", "trace", "patch"} {
+		if foldEqual(m, s) {
+			return true
+		}
+	}
+	return false
 }
 
 func targetFault(c byte) *Error {

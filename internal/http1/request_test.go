@@ -348,3 +348,16 @@ func TestFirstControl(t *testing.T) {
 		}
 	}
 }
+
+// A standard method in other letters has two readings; any other token is a
+// method of its own.
+func TestMethodCase(t *testing.T) {
+	lim := Limits{}
+	for m, ok := range map[string]bool{"GET": true, "gET": false, "get": false, "Post": false, "pAtCh": false, "M-Search": true, "purge": true, "gets": true} {
+		var r message.Request
+		_, err := ParseRequest([]byte(m+" / HTTP/1.1\r\nHost: a\r\n\r\n"), &lim, &r)
+		if (err == nil) != ok {
+			t.Errorf("%s: %v, want accepted %t", m, err, ok)
+		}
+	}
+}

@@ -87,7 +87,7 @@ func (e *exchange) vanished() bool {
 		return false
 	}
 	c := e.up.Conn()
-	return c != nil && c.Unacked(d)
+	return c != nil && c.Unacked()
 }
 
 // pumpGlance is how often a wait for an answer looks at what became of the
