@@ -38,8 +38,11 @@ func AppendRequest(dst []byte, r *message.Request) []byte {
 	}
 	dst = r.Fields.AppendWire(dst)
 	dst = appendFraming(dst, seen, r.Body, r.ContentLength)
-	if r.WebSocket {
+	switch {
+	case r.WebSocket:
 		dst = appendUpgrade(dst, seen)
+	case seen&seenTE != 0:
+		dst = append(dst, "Connection: TE\r\n"...) // RFC 9110 section 10.1.4
 	}
 	return append(dst, '\r', '\n')
 }
@@ -71,6 +74,7 @@ const (
 	seenCoding
 	seenUpgrade
 	seenDate
+	seenTE
 )
 
 // settleFraming removes the fields that belong to one hop and those that
@@ -87,6 +91,8 @@ func settleFraming(f *message.Fields, body message.Body, length int64, upgrade b
 			seen |= seenHost
 		case message.Date:
 			seen |= seenDate
+		case message.TE:
+			seen |= seenTE
 		case message.Connection, message.KeepAlive, message.ProxyConnection:
 			keep = false
 		case message.Upgrade:

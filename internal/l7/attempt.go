@@ -351,7 +351,7 @@ func (e *exchange) settle(f *Failure) {
 func (e *exchange) breakOff(f *Failure) {
 	e.dropUpstream()
 	o := pool.Outcome{
-		Now: e.now, Kind: f.Kind, Sent: f.Sent || !f.failed(),
+		Now: e.now, Kind: f.Kind, Sent: f.Sent || !f.failed(), Stale: f.Stale,
 		FirstByte: e.rec.FirstByte, Total: e.now.Sub(e.began), Client: e.clientKey,
 	}
 	if f.Kind == pool.Success {

@@ -97,7 +97,7 @@ func TestPath(t *testing.T) {
 		},
 		{
 			"trailers wanted", "GET / HTTP/1.1\r\nHost: h\r\nTE: gzip;q=0.5, trailers\r\nConnection: TE\r\n\r\n",
-			"GET / HTTP/1.1\r\nHost: h\r\n" + forwardedTail + "TE: trailers\r\n\r\n", ok2,
+			"GET / HTTP/1.1\r\nHost: h\r\n" + forwardedTail + "TE: trailers\r\nConnection: TE\r\n\r\n", ok2,
 			"HTTP/1.1 200 OK\r\nDate: D\r\nContent-Length: 2\r\nX-Request-Id: ID\r\n\r\nok",
 		},
 		{
