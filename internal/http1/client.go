@@ -40,6 +40,8 @@ type ClientConn struct {
 	close    bool // the backend closes after this answer
 	broken   bool // framing is lost, or an error ended the exchange
 	interims int
+	awaitBy  balance.Instant // see AwaitBy
+	early    error           // of the read that WriteHead made
 }
 
 // NewClientConn begins to speak HTTP/1.1 on a connection to a backend.
@@ -69,9 +71,62 @@ func (c *ClientConn) WriteHead(r *message.Request, body []byte, end bool) error 
 	if kind == message.Streamed {
 		kind = message.Chunked
 	}
+	by := c.awaitBy
+	c.awaitBy, c.early = 0, nil
+	if by != 0 && c.whole(kind, r.ContentLength, body, end) {
+		return c.sendAndAwait(r, kind, body, by)
+	}
 	buf := writeBuffers.Get().(*[writeSize]byte)
 	err := c.out.begin(AppendRequest(buf[:0], r), kind, r.ContentLength, body, end)
 	writeBuffers.Put(buf)
+	return err
+}
+
+// AwaitBy allows the next WriteHead to wait until then for the first bytes of
+// the answer, which saves a read where the request is small and leaves whole.
+// ReadHead goes on from there; what became of the writing is not affected.
+func (c *ClientConn) AwaitBy(t balance.Instant) { c.awaitBy = t }
+
+// whole reports that the request is complete with the piece, small, and on a
+// plain connection.
+func (c *ClientConn) whole(kind message.Body, length int64, body []byte, end bool) bool {
+	if len(body) > smallRead || !c.nc.Spliceable() {
+		return false
+	}
+	return kind == message.NoBody || kind == message.Sized && end && int64(len(body)) == length
+}
+
+// sendAndAwait writes a whole request and waits for the answer. The request lies
+// in the buffer that the answer is then read into.
+func (c *ClientConn) sendAndAwait(r *message.Request, kind message.Body, body []byte, by balance.Instant) error {
+	buf := takeHeadBuffer()
+	if kind == message.NoBody {
+		body = nil
+	}
+	req := append(AppendRequest(buf[:0], r), body...)
+	o := &c.out
+	o.started, o.ended, o.kind, o.left = true, true, kind, 0
+	if len(req) > len(buf) { // it has moved to memory of its own
+		giveBuffer(buf)
+		return o.write(req, nil)
+	}
+	c.nc.SetReadDeadline(by)
+	sent, n, err := c.nc.SendInto(buf, len(req))
+	o.sent = int64(sent)
+	switch {
+	case sent < len(req) && (err == nil || isTimeout(err)):
+		err = o.write(req[sent:], nil)
+	case sent == len(req):
+		if n > 0 {
+			c.in.buf, c.in.r, c.in.w, c.in.tried = buf, 0, n, n
+			return nil
+		}
+		if err != nil && !isTimeout(err) {
+			c.early = err
+		}
+		err = nil
+	}
+	giveBuffer(buf)
 	return err
 }
 
@@ -126,7 +181,11 @@ func (c *ClientConn) ReadHead(r *message.Response, toHEAD bool, deadline balance
 // moreHead reads until parsing again is worth it.
 func (c *ClientConn) moreHead(limit int) error {
 	for {
-		worth, err := c.in.more(limit)
+		worth, err := false, c.early
+		if err == nil {
+			worth, err = c.in.more(limit)
+		}
+		c.early = nil
 		if worth {
 			return nil
 		}

@@ -146,6 +146,10 @@ func (e *exchange) send() Failure {
 		c.SetWriteDeadline(e.now.Add(e.rt.Timeouts.StreamIdle))
 	}
 	trailers := end && b.trailers
+	if end && !trailers {
+		by, _ := e.answerBy()
+		up.AwaitBy(e.slice(by))
+	}
 	err := up.WriteHead(e.req, piece, end && !trailers)
 	if err == nil && trailers {
 		err = up.WriteTrailers(e.d.Trailers())

@@ -61,6 +61,8 @@ func (s *memoryServer) Put(Upstream, balance.Instant) {}
 func (s *memoryServer) Conn() *netconn.Conn           { return nil }
 func (s *memoryServer) Release()                      {}
 func (s *memoryServer) Reusable() bool                { return true }
+func (s *memoryServer) AwaitBy(balance.Instant)       {}
+
 func (s *memoryServer) WriteHead(r *message.Request, body []byte, _ bool) error {
 	s.wrote = append(http1.AppendRequest(s.wrote[:0], r), body...)
 	s.taken = false

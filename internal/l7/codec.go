@@ -76,6 +76,9 @@ type Downstream interface {
 type Upstream interface {
 	// WriteHead writes the head and the first piece of content in one write.
 	WriteHead(r *message.Request, body []byte, end bool) error
+	// AwaitBy allows the next WriteHead, if that ends the request, to wait until
+	// then for the answer's first bytes; ReadHead goes on from there.
+	AwaitBy(t balance.Instant)
 	// WriteBody writes a piece of content at once. With end it is the last one.
 	WriteBody(p []byte, end bool) error
 	// WriteTrailers ends a chunked message with trailers.

@@ -47,6 +47,54 @@ func (c *Conn) ReadInto(get func() []byte) (buf []byte, n int, err error) {
 	}
 }
 
+// SendInto sends what is at the front of buf and waits for the first bytes of
+// the peer's answer, which it reads into buf: a write and a read in one, without
+// the read in between that would find nothing. Only for connections that are
+// Spliceable. sent is how much left; the answer is only waited for when all of
+// it did, n is how much of that came. With sent < size and no error the rest is
+// to be written in the ordinary way. An error with all sent is the read's; a
+// timeout (os.ErrDeadlineExceeded, of the read deadline) leaves the answer to be
+// read by ReadInto.
+//
+// The order is what makes it safe to wait without having looked first: the
+// runtime forgets earlier readiness when a read begins, and here it begins
+// before the request is sent, so the answer always finds somebody waiting.
+func (c *Conn) SendInto(buf []byte, size int) (sent, n int, err error) {
+	o := c.reader()
+	kept := o.buf
+	o.buf, o.out, o.sent = buf, buf[:size], 0
+	for {
+		err = c.raw.Read(o.fn)
+		if err == nil {
+			n, err = o.n, o.err
+			break
+		}
+		if err = c.absorb(&c.rd, err); err != nil {
+			n = 0
+			break
+		}
+	}
+	sent = o.sent
+	o.buf, o.out, o.err = kept, nil, nil
+	return sent, n, err
+}
+
+// trySend is try for a read that begins by sending. It waits for an answer if
+// all was sent.
+func (o *readOp) trySend(fd uintptr) bool {
+	size := len(o.out)
+	n, errno := sysSend(fd, o.out, 0)
+	o.out, o.n, o.err = nil, 0, nil
+	switch {
+	case errno == 0:
+		o.sent = n
+		return n < size
+	case errno != syscall.EAGAIN:
+		o.err = os.NewSyscallError("send", errno)
+	}
+	return true
+}
+
 // readSocket reads from a descriptor into p.
 func (c *Conn) readSocket(p []byte) (int, error) {
 	if len(p) == 0 {
@@ -83,6 +131,8 @@ type readOp struct {
 	fn    func(uintptr) bool // try, bound once
 	get   func() []byte
 	woken bool
+	out   []byte // to be sent before the first wait, see SendInto
+	sent  int
 	buf   []byte // kept after a wake-up for nothing, which is rare
 	n     int
 	err   error
@@ -90,6 +140,9 @@ type readOp struct {
 
 // try reads if there is anything to read; false means wait.
 func (o *readOp) try(fd uintptr) bool {
+	if o.out != nil {
+		return o.trySend(fd)
+	}
 	if o.buf == nil && !o.woken {
 		o.woken = true
 		return o.tryScratch(fd)
