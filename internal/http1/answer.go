@@ -54,8 +54,20 @@ func (c *ServerConn) WriteHead(h *message.Response, body []byte, end bool) error
 	if c.in.unread() > drainLimit || c.link.srv.isClosing() {
 		c.mustClose.Store(true)
 	}
+	if c.mayHold(kind, length, body, end) {
+		return c.hold(h, kind, length, body)
+	}
 	buf := writeBuffers.Get().(*[writeSize]byte)
-	b := appendStatusLine(buf[:0], h)
+	b := c.appendHead(buf[:0], h, kind, length)
+	err := c.out.begin(b, kind, length, body, end)
+	writeBuffers.Put(buf)
+	return c.judge(err)
+}
+
+// appendHead appends the head of an answer that is framed as kind and length
+// (-1: none announced) say.
+func (c *ServerConn) appendHead(b []byte, h *message.Response, kind message.Body, length int64) []byte {
+	b = appendStatusLine(b, h)
 	announced := kind
 	if announced == message.NoBody && length >= 0 {
 		announced = message.Sized // HEAD: the length without the content
@@ -64,10 +76,7 @@ func (c *ServerConn) WriteHead(h *message.Response, body []byte, end bool) error
 	b = h.Fields.AppendWire(b)
 	b = appendFraming(b, seen, announced, length)
 	b = c.appendConnection(b, h.Status, seen)
-	b = append(b, '\r', '\n')
-	err := c.out.begin(b, kind, length, body, end)
-	writeBuffers.Put(buf)
-	return c.judge(err)
+	return append(b, '\r', '\n')
 }
 
 // settleAsked decides, once an answer is final, that no 100 will be sent. The
@@ -200,6 +209,9 @@ func appendDate(b []byte) []byte {
 // finish ends an exchange after its handler and reports whether the connection
 // goes on.
 func (c *ServerConn) finish() bool {
+	if c.held != nil && (c.mustClose.Load() || c.aborted.Load()) && !c.flush() {
+		return false
+	}
 	switch {
 	case c.aborted.Load() || c.taken:
 		return false

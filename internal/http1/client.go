@@ -111,7 +111,7 @@ func (c *ClientConn) sendAndAwait(r *message.Request, kind message.Body, body []
 		return o.write(req, nil)
 	}
 	c.nc.SetReadDeadline(by)
-	sent, n, err := c.nc.SendInto(buf, len(req))
+	sent, n, err := c.nc.SendInto(buf, len(req), nil)
 	o.sent = int64(sent)
 	switch {
 	case sent < len(req) && (err == nil || isTimeout(err)):

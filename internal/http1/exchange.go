@@ -39,6 +39,8 @@ type ServerConn struct {
 	headRequest bool
 	idleUntil   balance.Instant
 	taken       bool
+	held        []byte      // a whole answer that leaves when the next request is awaited, see hold
+	nowIdle     func() bool // becameIdle, bound once
 
 	// Owned by the goroutine that reads content.
 	in        incoming
@@ -54,7 +56,11 @@ type ServerConn struct {
 	asked uint8
 }
 
-var conns = sync.Pool{New: func() any { return new(ServerConn) }}
+var conns = sync.Pool{New: func() any {
+	c := new(ServerConn)
+	c.nowIdle = c.becameIdle
+	return c
+}}
 
 func (c *ServerConn) attach(l *link) {
 	c.link, c.nc = l, l.nc
@@ -72,6 +78,7 @@ func (c *ServerConn) attach(l *link) {
 // detach gives the ServerConn back; nothing of the connection is kept.
 func (c *ServerConn) detach() {
 	c.in.release()
+	c.dropHeld()
 	fields, scratch := c.req.Fields, c.req.Scratch // keep their memory
 	fields.Reset(nil)
 	c.req = message.Request{Fields: fields, Scratch: scratch}

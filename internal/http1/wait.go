@@ -68,6 +68,14 @@ func (c *ServerConn) awaitBytes() waitResult {
 			park = false
 		}
 	}
+	if c.held != nil {
+		switch c.sendHeld(holdUntil(wake, now)) {
+		case heldOver:
+			return waitClosed
+		case heldBytes:
+			return c.wakeUp()
+		}
+	}
 	c.nc.SetReadDeadline(wake)
 	l.state.Store(stateIdle)
 	if s.drained.Load() && !l.first {
@@ -85,10 +93,23 @@ func (c *ServerConn) awaitBytes() waitResult {
 		}
 		return waitClosed
 	}
-	if !l.state.CompareAndSwap(stateIdle, stateActive) {
-		return waitClosed // Drain was first
+	return c.wakeUp()
+}
+
+// wakeUp makes an idle connection an active one, unless Drain was first.
+func (c *ServerConn) wakeUp() waitResult {
+	if !c.link.state.CompareAndSwap(stateIdle, stateActive) {
+		return waitClosed
 	}
 	return waitRequest
+}
+
+// holdUntil is until when a wait may hold a buffer.
+func holdUntil(wake, now balance.Instant) balance.Instant {
+	if t := now.Add(defaultParkAfter); wake == 0 || t < wake {
+		return t
+	}
+	return wake
 }
 
 // readHead parses what is buffered and reads on until the head is complete.

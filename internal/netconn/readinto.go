@@ -54,15 +54,17 @@ func (c *Conn) ReadInto(get func() []byte) (buf []byte, n int, err error) {
 // it did, n is how much of that came. With sent < size and no error the rest is
 // to be written in the ordinary way. An error with all sent is the read's; a
 // timeout (os.ErrDeadlineExceeded, of the read deadline) leaves the answer to be
-// read by ReadInto.
+// read by ReadInto. after, if not nil, is called once all has been sent; when it
+// returns false nothing is waited for (n 0, no error). It must not use the
+// connection.
 //
 // The order is what makes it safe to wait without having looked first: the
 // runtime forgets earlier readiness when a read begins, and here it begins
 // before the request is sent, so the answer always finds somebody waiting.
-func (c *Conn) SendInto(buf []byte, size int) (sent, n int, err error) {
+func (c *Conn) SendInto(buf []byte, size int, after func() bool) (sent, n int, err error) {
 	o := c.reader()
 	kept := o.buf
-	o.buf, o.out, o.sent = buf, buf[:size], 0
+	o.buf, o.out, o.sent, o.after = buf, buf[:size], 0, after
 	for {
 		err = c.raw.Read(o.fn)
 		if err == nil {
@@ -75,7 +77,7 @@ func (c *Conn) SendInto(buf []byte, size int) (sent, n int, err error) {
 		}
 	}
 	sent = o.sent
-	o.buf, o.out, o.err = kept, nil, nil
+	o.buf, o.out, o.err, o.after = kept, nil, nil, nil
 	return sent, n, err
 }
 
@@ -88,7 +90,7 @@ func (o *readOp) trySend(fd uintptr) bool {
 	switch {
 	case errno == 0:
 		o.sent = n
-		return n < size
+		return n < size || o.after != nil && !o.after()
 	case errno != syscall.EAGAIN:
 		o.err = os.NewSyscallError("send", errno)
 	}
@@ -133,6 +135,7 @@ type readOp struct {
 	woken bool
 	out   []byte // to be sent before the first wait, see SendInto
 	sent  int
+	after func() bool
 	buf   []byte // kept after a wake-up for nothing, which is rare
 	n     int
 	err   error
