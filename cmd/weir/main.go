@@ -118,3 +118,11 @@ func stopSignals() <-chan os.Signal {
 	signal.Notify(c, syscall.SIGTERM, syscall.SIGINT)
 	return c
 }
+
+// serverSignals is stopSignals with those that engine.Run understands beside.
+func serverSignals() <-chan os.Signal {
+	signal.Ignore(syscall.SIGPIPE)
+	c := make(chan os.Signal, 16)
+	signal.Notify(c, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2)
+	return c
+}

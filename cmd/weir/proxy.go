@@ -31,7 +31,7 @@ func newProxy() *cobra.Command {
 				_, err := cmd.OutOrStdout().Write(plan.YAML(true))
 				return err
 			}
-			return serve(cmd, plan, engine.PrepareMachine())
+			return serve(cmd, plan, serverSignals(), engine.PrepareMachine())
 		},
 	}
 	f := c.Flags()

@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -17,14 +18,16 @@ func newRun() *cobra.Command {
 		Use:   "run",
 		Short: "Run a configuration",
 		Long: "Runs the balancer that the configuration describes until SIGTERM, which drains it and exits 0\n" +
-			"(see shutdown: in the configuration); SIGINT or a second SIGTERM skips the delay.",
+			"(see shutdown: in the configuration); SIGINT or a second SIGTERM skips the delay.\n" +
+			"SIGHUP and SIGUSR1 open the access log again, after rotation.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			signals := serverSignals() // first: a signal during the start must not kill it half done
 			plan, err := config.Load(file)
 			if err != nil {
 				return err
 			}
-			return serve(cmd, plan, engine.PrepareMachine())
+			return serve(cmd, plan, signals, engine.PrepareMachine())
 		},
 	}
 	c.Flags().StringVarP(&file, "config", "c", "weir.yaml", "configuration file")
@@ -33,8 +36,7 @@ func newRun() *cobra.Command {
 
 // serve runs a plan until the process is told to stop. It prints one line with
 // the bound addresses once everything is bound.
-func serve(cmd *cobra.Command, plan *config.Plan, machine engine.Machine) error {
-	signals := stopSignals()
+func serve(cmd *cobra.Command, plan *config.Plan, signals <-chan os.Signal, machine engine.Machine) error {
 	e, err := engine.New(plan, engine.Options{
 		Stderr: cmd.ErrOrStderr(), Version: readBuildFacts().Version, Machine: machine,
 	})

@@ -459,6 +459,63 @@ func TestSignalsHurry(t *testing.T) {
 	}
 }
 
+// TestSignalsForUpkeep: what log rotation and habit send to a daemon must not
+// end it, before or during a drain.
+func TestSignalsForUpkeep(t *testing.T) {
+	a := backend(t, "a")
+	file := t.TempDir() + "/access.log"
+	r := &running{log: &logBuffer{}}
+	plan := parse(t, "shutdown: {delay: 1h, deadline: 2h}\n"+simple("", a))
+	plan.Log.Access.Off, plan.Log.Access.Path = false, file
+	var err error
+	r.Engine, err = New(plan, Options{Logger: slog.New(slog.NewTextHandler(r.log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Start()
+	url := "http://" + r.Bound().Listeners[0].Addrs[0] + "/"
+	signals := make(chan os.Signal, 8)
+	done := make(chan error, 1)
+	go func() { done <- r.Run(signals) }()
+	written := func(name string) func() bool {
+		return func() bool { text, _ := os.ReadFile(name); return bytes.Contains(text, []byte("/")) }
+	}
+	mustGet(t, client(t), url)
+	eventually(t, "the first line", written(file))
+	for i, s := range []os.Signal{syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2} {
+		old := fmt.Sprintf("%s.%d", file, i)
+		if err := os.Rename(file, old); err != nil {
+			t.Fatal(err)
+		}
+		if s == syscall.SIGUSR2 {
+			signals <- syscall.SIGTERM // the rest during the drain
+			eventually(t, "draining", func() bool { return strings.Contains(r.log.String(), "msg=draining") })
+			signals <- syscall.SIGHUP
+		}
+		signals <- s
+		eventually(t, "the new file", func() bool { _, err := os.Stat(file); return err == nil })
+		mustGet(t, client(t), url)
+		eventually(t, "a line in the new file", written(file))
+	}
+	for _, want := range []string{"cannot reload", "cannot hand over", "access log opened again"} {
+		if !strings.Contains(r.log.String(), want) {
+			t.Errorf("the log does not say %q:\n%s", want, r.log.String())
+		}
+	}
+	if strings.Contains(r.log.String(), "hurrying") {
+		t.Errorf("upkeep hurried the drain:\n%s", r.log.String())
+	}
+	signals <- syscall.SIGINT
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(limit):
+		t.Fatal("SIGINT does not end the delay")
+	}
+}
+
 func TestNewFailsWhole(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -14,9 +14,13 @@ const tunnelSpread = 5 * time.Second
 
 // Run serves until a signal asks for the end, and returns when the balancer
 // has stopped. SIGTERM drains in full, SIGINT skips the delay. Each further
-// signal skips one step: first the delay, then the wait for what is in flight.
+// one skips one step: first the delay, then the wait for what is in flight.
+// SIGHUP, SIGUSR1 and SIGUSR2 are for upkeep, and end nothing.
 func (e *Engine) Run(signals <-chan os.Signal) error {
 	first := <-signals
+	for e.upkeep(first) {
+		first = <-signals
+	}
 	e.log.Info("signal received", "signal", first.String())
 	steps := make(chan struct{}, 2)
 	if first != syscall.SIGTERM {
@@ -29,6 +33,9 @@ func (e *Engine) Run(signals <-chan os.Signal) error {
 		for {
 			select {
 			case s := <-signals:
+				if e.upkeep(s) {
+					continue
+				}
 				e.log.Info("signal received, hurrying", "signal", s.String())
 				select {
 				case steps <- struct{}{}:
@@ -43,6 +50,28 @@ func (e *Engine) Run(signals <-chan os.Signal) error {
 	close(over)
 	<-forwarded
 	return err
+}
+
+// upkeep does what a signal asks of a process that goes on, and reports whether
+// it was such a signal. Operators and log rotation send them to every daemon,
+// so what this version does not do yet is said instead of dying from it.
+func (e *Engine) upkeep(s os.Signal) bool {
+	switch s {
+	case syscall.SIGHUP:
+		e.log.Warn("SIGHUP: this version cannot reload: the configuration is unchanged; restart to apply another")
+	case syscall.SIGUSR1:
+	case syscall.SIGUSR2:
+		e.log.Warn("SIGUSR2: this version cannot hand over to another binary: nothing was done")
+		return true
+	default:
+		return false
+	}
+	if err := e.access.Reopen(); err != nil {
+		e.log.Error("the access log could not be opened again: the old file stays in use", "error", err)
+	} else if e.access != nil {
+		e.log.Info("access log opened again", "signal", s.String())
+	}
+	return true
 }
 
 // Shutdown drains in order (S7): readiness fails at once while accepting goes
