@@ -114,7 +114,11 @@ func openLog(path string) (*os.File, error) {
 	case "":
 		return nil, errors.New("access log: path is empty")
 	}
-	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, logFilePerm)
+	mode := os.O_WRONLY
+	if info, err := os.Stat(path); err == nil && info.Mode().Type() == os.ModeNamedPipe {
+		mode = os.O_RDWR // opening a pipe to write only waits for a reader
+	}
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|mode, logFilePerm)
 	if err != nil {
 		return nil, fmt.Errorf("access log: %w", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -380,5 +381,30 @@ func TestAccessLogTornLine(t *testing.T) {
 	}
 	if text, err := os.ReadFile(path); err != nil || string(text) != "\nnext\nlast\n" {
 		t.Errorf("%q, %v", text, err)
+	}
+}
+
+// TestNamedPipe: a pipe that nobody reads must not hold up the start.
+func TestNamedPipe(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Skip(err)
+	}
+	opened := make(chan *AccessLog, 1)
+	go func() {
+		l, err := NewAccessLog(AccessLogOptions{Path: path})
+		if err != nil {
+			t.Error(err)
+		}
+		opened <- l
+	}()
+	select {
+	case l := <-opened:
+		l.Write(&Record{Method: []byte("GET"), Path: []byte("/")})
+		if err := l.Close(time.Second); err != nil {
+			t.Error(err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Fatal("opening waits for a reader")
 	}
 }
