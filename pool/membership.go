@@ -139,28 +139,36 @@ func (c *core) setAdmin(m *member, o *override, again bool) {
 }
 
 // drain lets the work in flight finish. deadline 0 is the pool's, below 0 none.
+// Said of a backend that drains already it moves the deadline; a removal moves
+// it to no later than it was.
 func (c *core) drain(m *member, deadline time.Duration) {
 	s := &m.core
 	if deadline == 0 {
 		deadline = c.cfg.DrainDeadline
 	}
+	already, before := s.drain, s.deadline
 	s.drain, s.deadline = true, 0
 	c.timers.stop(m, timerDrain)
 	c.setMode(m)
 	left := m.b.InFlight()
-	s.unempty = left > 0
-	if left > 0 || !s.leaving {
+	s.unempty = s.unempty && already || left > 0
+	if !already && (left > 0 || !s.leaving) {
 		c.notice(m, Notice{Kind: DrainBegan, Left: left, For: max(deadline, 0)})
 	}
 	c.do(effect{kind: doCloseIdle, m: m})
 	if left == 0 {
-		if !s.leaving {
+		if !already && !s.leaving {
 			c.notice(m, Notice{Kind: DrainEmpty})
 		}
 		return
 	}
 	if deadline > 0 {
 		s.deadline = c.now.Add(deadline)
+	}
+	if s.leaving && already && before != 0 && (s.deadline == 0 || before < s.deadline) {
+		s.deadline = before
+	}
+	if s.deadline != 0 {
 		c.timers.set(m, timerDrain, s.deadline)
 	}
 }
