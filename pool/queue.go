@@ -65,8 +65,11 @@ func (p *Pool) enqueue(w *waiter) Refusal {
 		return QueueFull
 	}
 	q.push(w)
-	if q.head != w {
-		return Full // older ones wait; they are served first
+	for old, i := q.head, 1; old != w; old = old.next {
+		if old.r.Tried.Len() == 0 || i == handOnLook {
+			return Full // older ones wait; they are served first
+		}
+		i++ // what this one waits for may be elsewhere than what is free
 	}
 	got := p.try(w, w.r.Now)
 	if got != Full {
@@ -112,7 +115,8 @@ func (p *Pool) giveBack(m *member, now balance.Instant) {
 }
 
 // handOnLook bounds how many waiters are looked at for one that has not tried
-// the backend yet.
+// the backend which is free: a request on its second attempt waits for another
+// one, and must not keep those behind it from what it does not want.
 const handOnLook = 8
 
 func (p *Pool) handOn(m *member, now balance.Instant) bool {
@@ -145,12 +149,18 @@ func (p *Pool) kick(now balance.Instant) {
 	q := &p.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for w := q.head; w != nil; w = q.head {
+	passed := 0
+	for w := q.head; w != nil; {
+		next := w.next
 		got := p.try(w, now)
 		if got == Full {
-			return
+			if passed++; w.r.Tried.Len() == 0 || passed == handOnLook {
+				return
+			}
+		} else {
+			q.remove(w)
+			w.ready <- got
 		}
-		q.remove(w)
-		w.ready <- got
+		w = next
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/weirlb/weir/balance"
 )
 
 func TestWaitIsFirstComeFirstServed(t *testing.T) {
@@ -110,6 +112,65 @@ func TestPoolLimit(t *testing.T) {
 		c.Done(ok(p))
 		if n := p.inFlight.Load(); n != 0 {
 			t.Errorf("%d in flight at the end", n)
+		}
+	})
+}
+
+// TestSecondAttemptHoldsNobodyUp: a request that has tried one backend waits for
+// the other; those behind it must not wait for it beside an idle one.
+func TestSecondAttemptHoldsNobodyUp(t *testing.T) {
+	inBubble(t, testConfig(), 2, func(t *testing.T, p *Pool, f *fleet) {
+		specs := benchSpecs(2)
+		on := func(l *Lease, not string) {
+			r := p.request()
+			r.Tried.Add(balance.IDOf(not))
+			if got := p.Pick(l, r); got != Granted || l.Backend().ID() == not {
+				t.Fatal(got)
+			}
+		}
+		var first, second Lease
+		on(&first, specs[1].ID)
+		on(&second, specs[0].ID)
+		var wg sync.WaitGroup
+		again, order := p.request(), ""
+		again.Tried.Add(balance.IDOf(specs[0].ID))
+		wg.Go(func() {
+			var l Lease
+			if got := p.Wait(&l, again, 0, nil); got != Granted || l.Backend().ID() != specs[1].ID {
+				t.Errorf("the second attempt: %v", got)
+				return
+			}
+			order += "2"
+			l.Done(ok(p))
+		})
+		synctest.Wait()
+		first.Done(ok(p))
+		synctest.Wait()
+		var l Lease
+		if got := p.Pick(&l, p.request()); got != Full {
+			t.Errorf("past the queue: %v", got)
+		}
+		if got := p.Wait(&l, p.request(), 0, nil); got != Granted || l.Backend().ID() != specs[0].ID {
+			t.Fatalf("beside an idle backend: %v", got)
+		}
+		order += "1"
+		// The same when room appears by itself, not by a lease's end.
+		wg.Go(func() {
+			var n Lease
+			if got := p.Wait(&n, p.request(), 0, nil); got != Granted || n.Backend().ID() != specs[0].ID {
+				t.Errorf("after the limit was lifted: %v", got)
+			}
+			n.Done(ok(p))
+		})
+		synctest.Wait()
+		l.Backend().SetLimit(2)
+		p.Update(specs)
+		synctest.Wait()
+		l.Done(ok(p))
+		second.Done(ok(p))
+		wg.Wait()
+		if order != "12" {
+			t.Errorf("served in the order %q", order)
 		}
 	})
 }
