@@ -35,7 +35,7 @@ type member struct {
 	// Written by Done when something went wrong.
 	marks        atomic.Uint32 // markX flags that the core has not consumed
 	connCause    atomic.Uint32 // why a connection attempt failed last
-	lastConn     atomic.Int64  // and when
+	lastConn     atomic.Int64  // and when: one of a request, or a probe's; answers to attempts begun before say nothing about it
 	next         *member       // in the list of marked members; owned by who set the first mark, then by the core
 	failed       atomic.Uint64 // answers of 500 and above
 	faults       atomic.Uint64 // attempts without an answer, by the backend's fault
@@ -154,8 +154,12 @@ func (m *member) observe(p *Pool, began balance.Instant, o *Outcome) {
 	if int64(began) < m.since.Load() {
 		return
 	}
-	if m.run.Load() != 0 {
-		m.run.Store(0)
+	if run := m.run.Load(); run != 0 {
+		if run>>32 != 0 && int64(began) < m.lastConn.Load() {
+			m.run.And(^uint64(1<<32 - 1)) // says nothing about connecting since
+		} else {
+			m.run.Store(0)
+		}
 	}
 	// The core asks for two things: whether a success began after a given
 	// probe was sent, and (where the driver sent it later) after about then.
@@ -164,17 +168,24 @@ func (m *member) observe(p *Pool, began balance.Instant, o *Outcome) {
 		m.lastGood.Store(int64(began))
 	}
 	if mode := m.mode.Load(); mode != 0 {
-		m.goodWhile(mode)
+		m.goodWhile(mode, began)
 	}
 }
 
 // goodWhile takes an answer below 500 of a backend that is being watched.
-func (m *member) goodWhile(mode uint32) {
-	if mode&modeAccused != 0 {
-		m.mark(markReachable)
-	}
+func (m *member) goodWhile(mode uint32, began balance.Instant) {
+	m.acquit(mode, began)
 	if mode&modeProbation != 0 && int(m.goodRun.Add(1)) >= max(m.p.cfg.Active.Rise, 1) {
 		m.mark(markProven)
+	}
+}
+
+// acquit takes an answer of any status. Only an attempt not begun before the last
+// failed connection says that the backend can be reached: a server that no
+// longer listens finishes what it had begun.
+func (m *member) acquit(mode uint32, began balance.Instant) {
+	if mode&modeAccused != 0 && int64(began) >= m.lastConn.Load() {
+		m.mark(markReachable)
 	}
 }
 
@@ -186,10 +197,8 @@ func (m *member) badAnswer(began balance.Instant, o *Outcome) {
 		return
 	}
 	mode := m.mode.Load()
-	if mode&modeAccused != 0 {
-		m.mark(markReachable)
-	}
-	if m.run.Load()>>32 != 0 {
+	m.acquit(mode, began)
+	if m.run.Load()>>32 != 0 && int64(began) >= m.lastConn.Load() {
 		m.run.And(1<<32 - 1) // it can be connected to
 	}
 	switch health.Judge(o.Status, o.RetryAfter) {

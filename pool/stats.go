@@ -194,6 +194,16 @@ func (c *core) turnShares(now balance.Instant) {
 	st.twoBefore = c.hot.forgetClients()
 }
 
+// forgetShare begins a member's windows for 5xx shares anew.
+func (c *core) forgetShare(m *member) {
+	t := m.tally()
+	m.core.base = [2]tally{t, t}
+	m.badFrom.Store(t.bad)
+	m.core.errTwoBefore = false
+	m.errTwo.Store(false)
+	m.errClient.Store(0)
+}
+
 // trafficSucceeds reports whether the pool's real requests went well lately:
 // there were some, and nine in ten were good.
 func (c *core) trafficSucceeds(now balance.Instant, window time.Duration) bool {

@@ -22,6 +22,7 @@ func (c *core) judge(now balance.Instant, m *member, change func(*health.Machine
 		m.since.Store(int64(now))
 		m.run.Store(0)
 		m.goodRun.Store(0)
+		c.forgetShare(m)
 	}
 	m.b.SetSuspect(h.Suspect())
 	c.setMode(m)
@@ -172,6 +173,9 @@ func (c *core) probeSoon(now balance.Instant, m *member) {
 func (c *core) setFact(now balance.Instant, m *member, at balance.Instant) {
 	s := &m.core
 	s.fact, s.hasFact = at, true
+	for old := m.lastConn.Load(); old < int64(at) && !m.lastConn.CompareAndSwap(old, int64(at)); {
+		old = m.lastConn.Load()
+	}
 	m.b.SetUnreachable(true)
 	c.timers.set(m, timerFact, at.Add(health.FactTime))
 	c.setMode(m)
