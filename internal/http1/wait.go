@@ -5,10 +5,12 @@ package http1
 import (
 	"errors"
 	"io"
+	"time"
 
 	"github.com/weirlb/weir/balance"
 	"github.com/weirlb/weir/internal/clock"
 	"github.com/weirlb/weir/internal/message"
+	"github.com/weirlb/weir/internal/netconn"
 )
 
 type waitResult uint8
@@ -78,8 +80,8 @@ func (c *ServerConn) awaitBytes() waitResult {
 	}
 	c.nc.SetReadDeadline(wake)
 	l.state.Store(stateIdle)
-	if s.drained.Load() && !l.first {
-		return waitClosed
+	if s.drained.Load() && !l.first && c.nc.Peek() != netconn.HasBytes {
+		return waitClosed // a request that has arrived already is answered
 	}
 	_, err := c.in.more(c.headLimit)
 	if c.in.empty() {
@@ -104,9 +106,14 @@ func (c *ServerConn) wakeUp() waitResult {
 	return waitRequest
 }
 
+// holdFor is how long a connection that awaits its next request keeps the buffer
+// of the last answer. A busy one never waits so long; of clients that come by
+// the thousand, ask once and stay, each would add its buffer to the pool.
+const holdFor = 50 * time.Millisecond
+
 // holdUntil is until when a wait may hold a buffer.
 func holdUntil(wake, now balance.Instant) balance.Instant {
-	if t := now.Add(defaultParkAfter); wake == 0 || t < wake {
+	if t := now.Add(holdFor); wake == 0 || t < wake {
 		return t
 	}
 	return wake

@@ -231,3 +231,20 @@ func TestHex(t *testing.T) {
 		}
 	}
 }
+
+// TestLinesFit checks that the lines that a connection keeps are allocated once
+// and not grown: with many idle clients they are a good part of what each costs.
+func TestLinesFit(t *testing.T) {
+	for _, peer := range []string{"255.255.255.255:65535", "[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:65535"} {
+		req := &message.Request{Authority: []byte("a.rather-long-name.example.com:65535")}
+		ap := netip.MustParseAddrPort(peer)
+		if n := testing.AllocsPerRun(50, func() {
+			ci := &ClientInfo{Peer: ap, Local: ap, TLS: true}
+			ci.refresh(nil)
+			e := &exchange{ci: ci, req: req}
+			e.writeLines()
+		}); n > 4 { // ClientInfo, authority, lines, their text
+			t.Errorf("%s: %v allocations", peer, n)
+		}
+	}
+}

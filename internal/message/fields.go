@@ -2,6 +2,8 @@
 
 package message
 
+import "slices"
+
 // FieldID names the fields that weir itself looks at. Codecs set it while
 // parsing so that later stages compare integers, not text.
 type FieldID uint8
@@ -73,6 +75,14 @@ type Fields struct {
 // backing arrays are kept.
 func (f *Fields) Reset(src []byte) {
 	f.src, f.own, f.list = src, f.own[:0], f.list[:0]
+}
+
+// Grow makes room for so many lines with so much text, names, separators and
+// line ends included, so that adding them allocates nothing. It is for Fields
+// that live long: what grows bit by bit ends up larger and leaves garbage.
+func (f *Fields) Grow(lines, text int) {
+	f.list = slices.Grow(f.list, lines)
+	f.own = slices.Grow(f.own, text)
 }
 
 // AddWire appends a line that lies in the borrowed text. It is for codecs:
