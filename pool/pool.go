@@ -187,7 +187,7 @@ func (p *Pool) step(ev event) {
 // the same as before is kept.
 func (p *Pool) build(pub *publication) {
 	old, last := p.view.Load(), p.last
-	v := &view{members: pub.members, admit: pub.admit, panicked: pub.panicked[0] || pub.panicked[1]}
+	v := &view{members: pub.members, takers: [2][]balance.Member{pub.first, pub.second}, admit: pub.admit, panicked: pub.panicked[0] || pub.panicked[1]}
 	if last != nil && last.panicked[0] == pub.panicked[0] && slices.Equal(last.first, pub.first) {
 		v.first = old.first
 	} else {

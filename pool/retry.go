@@ -186,15 +186,19 @@ func (p *Pool) backoff(n int, rnd uint64) time.Duration {
 	return time.Duration(unit(rnd) * float64(max(most, 0)))
 }
 
-// headroomBeside reports whether a backend other than b has a share above 0.5.
+// headroomBeside reports whether a backend other than b that may be picked has a
+// share above 0.5.
 func (p *Pool) headroomBeside(b *balance.Backend) bool {
 	n := 0
-	for _, m := range p.view.Load().members {
-		if m.b == b || m.b.Admin() != balance.Enabled || m.b.Share() <= 0.5 {
-			continue
-		}
-		if n++; b != nil || n > 1 {
-			return true
+	for _, tier := range p.view.Load().takers {
+		for i := range tier {
+			o := tier[i].Backend
+			if o == b || tier[i].Weight == 0 || o.Admin() != balance.Enabled || o.Share() <= 0.5 || o.Unreachable() {
+				continue
+			}
+			if n++; b != nil || n > 1 {
+				return true
+			}
 		}
 	}
 	return false

@@ -85,14 +85,29 @@ func TestRetryAfterIsRetriedOnceAndOnlyWithHeadroom(t *testing.T) {
 	if d := p.Next(0, &rr, &try, f, 0); d.Again || d.Why != NoneBetter {
 		t.Errorf("twice: %+v", d)
 	}
-	b.SetShare(0.5)
+	b.SetUnreachable(true)
 	try = Try{}
+	if d := p.Next(0, &rr, &try, f, 0); d.Again || d.Why != NoneBetter {
+		t.Errorf("beside one that cannot be reached: %+v", d)
+	}
+	b.SetUnreachable(false)
+	b.SetShare(0.5)
 	if d := p.Next(0, &rr, &try, f, 0); d.Again || d.Why != NoneBetter {
 		t.Errorf("without headroom: %+v", d)
 	}
 	f.RetryAfter = false
 	if d := p.Next(0, &rr, &try, f, 0); !d.Again {
 		t.Errorf("a plain 503: %+v", d)
+	}
+	b.SetShare(1)
+	specs := benchSpecs(2)
+	specs[1].Weight = 0
+	p = benchPool(0, func(c *Config) { c.Retry = Budget{MinPerSecond: 100} })
+	p.Update(specs)
+	f.Backend, f.RetryAfter = p.core.order[0].b, true
+	try = Try{}
+	if d := p.Next(0, &rr, &try, f, 0); d.Again || d.Why != NoneBetter {
+		t.Errorf("beside one without weight: %+v", d)
 	}
 }
 

@@ -15,7 +15,8 @@ type view struct {
 	members  []*member      // all configured, in order, those of weight 0 included
 	table    []*member      // open addressing by BackendID, at least twice as long as members
 	shift    uint8
-	admit    float64 // part of the requests admitted; below 1 only while shedding
+	takers   [2][]balance.Member // what first and second were built over
+	admit    float64             // part of the requests admitted; below 1 only while shedding
 	panicked bool
 }
 
