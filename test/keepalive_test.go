@@ -84,14 +84,14 @@ func (c *raceCell) run(t *testing.T) {
 	rounds := raceTrials/raceBurst*2 + 1 // the first only opens connections
 	for r := range rounds {
 		method := []string{"GET", "POST"}[r%2]
-		k := time.Duration(1 + r/2%2) // at T and at 2T
-		if c.idle > 2*time.Second {
-			k = 1
+		wait := c.idle
+		switch {
+		case r == 0:
+			wait = 0
+		case r/2%2 == 1 && c.idle <= 2*time.Second:
+			wait *= 2 // at T and at 2T
 		}
-		if r == 0 {
-			k = 0
-		}
-		base := time.Now().Add(k * c.idle)
+		base := time.Now().Add(wait)
 		var wg sync.WaitGroup
 		for i := range raceBurst {
 			wg.Go(func() {

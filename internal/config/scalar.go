@@ -206,7 +206,7 @@ func oddDuration(text string) (what, fix string) {
 	if text == "0" {
 		return "", "" // a duration, of the wrong length
 	}
-	if what, fix = number(text, true); what == "" {
+	if what, _ = number(text, true); what == "" {
 		return quote(text) + " has no unit", "write " + text + "s or " + text + "ms"
 	}
 	bare := strings.ReplaceAll(text, "_", "")
