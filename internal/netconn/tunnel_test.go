@@ -108,7 +108,7 @@ func TestTunnelStop(t *testing.T) {
 // TestTunnelIdle: traffic one way keeps both halves; silence both ways ends the
 // tunnel, and not before its time.
 func TestTunnelIdle(t *testing.T) {
-	const idle = 250 * time.Millisecond
+	const idle = time.Second
 	tunnels(t, idle, func(t *testing.T, a, b *Conn, _ chan struct{}, result <-chan tunnelResult) {
 		var last time.Time
 		for range 10 {
