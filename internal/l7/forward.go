@@ -222,8 +222,12 @@ func (e *exchange) proto() string {
 func (e *exchange) extendChain(f *message.Fields) {
 	s := &e.ci.scratch
 	xff, fwd := f.Has(message.XForwardedFor), f.Has(message.Forwarded)
+	onlyNewer := fwd && !xff
+	if fwd {
+		fwd = dropOpen(f)
+	}
 	switch {
-	case xff || !fwd:
+	case !onlyNewer:
 		appendTo(f, message.XForwardedFor, "X-Forwarded-For", s.peer.AppendTo)
 	default:
 		// Only the newer field came: whoever reads the older one gets the client.
@@ -237,15 +241,21 @@ func (e *exchange) extendChain(f *message.Fields) {
 			return b
 		})
 	}
-	if v, ok := f.Get(message.XForwardedProto); !ok || !usableProto(v) {
+	if v, ok := only(f, message.XForwardedProto); !ok || !usableProto(v) {
 		f.RemoveID(message.XForwardedProto)
 		f.Add(message.XForwardedProto, "X-Forwarded-Proto", e.proto())
 	}
-	if !f.Has(message.XForwardedHost) && len(e.req.Authority) > 0 {
-		f.AddBytes(message.XForwardedHost, "X-Forwarded-Host", e.req.Authority)
+	if _, ok := only(f, message.XForwardedHost); !ok {
+		f.RemoveID(message.XForwardedHost)
+		if len(e.req.Authority) > 0 {
+			f.AddBytes(message.XForwardedHost, "X-Forwarded-Host", e.req.Authority)
+		}
 	}
-	if port := e.ci.Local.Port(); port != 0 && !f.Has(message.XForwardedPort) {
-		f.Add(message.XForwardedPort, "X-Forwarded-Port", strconv.Itoa(int(port)))
+	if _, ok := only(f, message.XForwardedPort); !ok {
+		f.RemoveID(message.XForwardedPort)
+		if port := e.ci.Local.Port(); port != 0 {
+			f.Add(message.XForwardedPort, "X-Forwarded-Port", strconv.Itoa(int(port)))
+		}
 	}
 	f.RemoveID(message.XRealIP)
 	client := e.client
@@ -259,6 +269,38 @@ func (e *exchange) extendChain(f *message.Fields) {
 		return appendElement(b, s.peer, e.req.Authority, e.proto())
 	}
 	appendTo(f, message.Forwarded, "Forwarded", own)
+}
+
+// dropOpen removes the lines of Forwarded that leave a quote open: whoever reads
+// them from the left would take what is appended for a part of the quote. It
+// reports whether a line is left.
+func dropOpen(f *message.Fields) (left bool) {
+	for i := range f.Len() {
+		switch {
+		case f.ID(i) != message.Forwarded || f.Removed(i):
+		case balanced(f.Value(i)):
+			left = true
+		default:
+			f.Remove(i)
+		}
+	}
+	return left
+}
+
+// only returns the value of a field that must come once: of two lines one is a
+// client's that a proxy passed on beside its own, and receivers differ in which
+// they take.
+func only(f *message.Fields, id message.FieldID) (value []byte, ok bool) {
+	for i := range f.Len() {
+		if f.ID(i) != id || f.Removed(i) {
+			continue
+		}
+		if ok {
+			return nil, false
+		}
+		value, ok = f.Value(i), true
+	}
+	return value, ok
 }
 
 // appendTo replaces all lines of a list field by one that holds their values in

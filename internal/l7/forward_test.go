@@ -49,6 +49,12 @@ func TestClientOf(t *testing.T) {
 		{[]string{"Forwarded: for=6.6.6.6, for=1.2.3.4, for=10.0.0.3"}, "1.2.3.4"},
 		{[]string{"Forwarded: for=1.2.3.4, for=_hidden"}, "10.0.0.1"},
 		{[]string{"Forwarded: for=9.9.9.9;by=\"a,b\", for=1.2.3.4;host=\"x,y\""}, "1.2.3.4"},
+		{[]string{"Forwarded: for=1.2.3.4;host=\"a\\\",for=6.6.6.6\""}, "1.2.3.4"},
+		{[]string{"Forwarded: host=\"a\\\";for=6.6.6.6;x=\\\"\";for=1.2.3.4"}, "1.2.3.4"},
+		// A client's open quote swallows nothing that a proxy appended.
+		{[]string{"Forwarded: for=6.6.6.6;x=\", for=1.2.3.4;proto=https"}, "1.2.3.4"},
+		{[]string{"Forwarded: \", for=1.2.3.4;host=\"h:80\""}, "1.2.3.4"},
+		{[]string{"X-Forwarded-For: \", 1.2.3.4"}, "1.2.3.4"},
 		{[]string{"Forwarded: for=9.9.9.9", "X-Forwarded-For: 1.2.3.4"}, "1.2.3.4"}, // the older field decides
 	} {
 		var f message.Fields
@@ -108,6 +114,20 @@ func TestTrustedProxy(t *testing.T) {
 		},
 		{
 			"nonsense proto", "X-Forwarded-For: 1.2.3.4\r\nX-Forwarded-Proto: gopher\r\nX-Weir-Attempt: 2\r\n",
+			[]string{
+				"X-Forwarded-For: 1.2.3.4, 127.0.0.1", "X-Forwarded-Proto: http", "X-Forwarded-Host: h", "X-Forwarded-Port: 8080",
+				"X-Real-IP: 1.2.3.4", "Forwarded: for=1.2.3.4, for=127.0.0.1;host=h;proto=http",
+			}, "1.2.3.4",
+		},
+		{
+			"lines twice", "X-Forwarded-For: 1.2.3.4\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: a\r\nX-Forwarded-Host: b\r\nX-Forwarded-Port: 1\r\nX-Forwarded-Port: 2\r\n",
+			[]string{
+				"X-Forwarded-For: 1.2.3.4, 127.0.0.1", "X-Forwarded-Proto: http", "X-Forwarded-Host: h", "X-Forwarded-Port: 8080",
+				"X-Real-IP: 1.2.3.4", "Forwarded: for=1.2.3.4, for=127.0.0.1;host=h;proto=http",
+			}, "1.2.3.4",
+		},
+		{
+			"open quote", "Forwarded: for=6.6.6.6;x=\", for=1.2.3.4\r\n",
 			[]string{
 				"X-Forwarded-For: 1.2.3.4, 127.0.0.1", "X-Forwarded-Proto: http", "X-Forwarded-Host: h", "X-Forwarded-Port: 8080",
 				"X-Real-IP: 1.2.3.4", "Forwarded: for=1.2.3.4, for=127.0.0.1;host=h;proto=http",

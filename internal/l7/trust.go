@@ -57,9 +57,12 @@ type chain struct {
 // walk goes through one field value from the right; each element is turned into
 // an address by parse. An element that is no address ends the chain: what lies
 // left of it was vouched for by nobody that weir can name.
-func (c *chain) walk(t *Trust, value []byte, parse func([]byte) netip.Addr) {
+func (c *chain) walk(t *Trust, value []byte, quotes bool, parse func([]byte) netip.Addr) {
 	for !c.ended && len(value) > 0 {
-		i := lastComma(value)
+		i := bytes.LastIndexByte(value, ',')
+		if quotes {
+			i = lastComma(value)
+		}
 		elem := trimOWS(value[i+1:])
 		value = value[:max(i, 0)]
 		if len(elem) == 0 {
@@ -75,23 +78,43 @@ func (c *chain) walk(t *Trust, value []byte, parse func([]byte) netip.Addr) {
 	}
 }
 
-// lastComma finds the last comma outside quotes, -1 when there is none.
+// lastComma finds the last comma outside quotes, -1 when there is none. It reads
+// from the right, as the chain is trusted: what a client put on the left, such
+// as a quote without its partner, cannot swallow what a proxy appended to it.
 func lastComma(v []byte) int {
-	if bytes.IndexByte(v, '"') < 0 {
-		return bytes.LastIndexByte(v, ',')
+	quoted := false
+	for i := len(v) - 1; i >= 0; i-- {
+		switch {
+		case v[i] == '"' && !(quoted && escaped(v, i)):
+			quoted = !quoted
+		case v[i] == ',' && !quoted:
+			return i
+		}
 	}
-	last, quoted := -1, false
+	return -1
+}
+
+// escaped reports that an odd number of backslashes stands before v[i].
+func escaped(v []byte, i int) bool {
+	n := 0
+	for i > n && v[i-1-n] == '\\' {
+		n++
+	}
+	return n%2 == 1
+}
+
+// balanced reports that every quote of a value is closed.
+func balanced(v []byte) bool {
+	quoted := false
 	for i := 0; i < len(v); i++ {
 		switch {
 		case v[i] == '"':
 			quoted = !quoted
 		case v[i] == '\\' && quoted:
 			i++
-		case v[i] == ',' && !quoted:
-			last = i
 		}
 	}
-	return last
+	return !quoted
 }
 
 func trimOWS(b []byte) []byte {
@@ -171,10 +194,12 @@ func parseForwarded(e []byte) netip.Addr {
 
 func semicolon(v []byte) int {
 	quoted := false
-	for i, c := range v {
-		switch {
+	for i := 0; i < len(v); i++ {
+		switch c := v[i]; {
 		case c == '"':
 			quoted = !quoted
+		case c == '\\' && quoted:
+			i++
 		case c == ';' && !quoted:
 			return i
 		}
@@ -192,7 +217,7 @@ func clientOf(t *Trust, peer netip.Addr, f *message.Fields) netip.Addr {
 	}
 	for i := f.Len() - 1; i >= 0 && !c.ended; i-- {
 		if f.ID(i) == id && !f.Removed(i) {
-			c.walk(t, f.Value(i), parse)
+			c.walk(t, f.Value(i), id == message.Forwarded, parse)
 		}
 	}
 	return c.client
