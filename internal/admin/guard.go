@@ -54,6 +54,12 @@ func readToken(path string) (string, error) {
 	return line, nil
 }
 
+// CheckTokenFile says why a file cannot serve as token_file; nil if it can.
+func CheckTokenFile(path string) error {
+	_, err := readToken(path)
+	return err
+}
+
 // hostAllowed defends against DNS rebinding: a page of another site can make
 // the browser connect here under its own name, but cannot choose a Host that
 // is ours. An address that the connection itself came in on is no name and

@@ -75,7 +75,7 @@ func Listen(opt Options) (*Server, error) {
 	registerHealth(mux, opt.Controller, opt.Metrics)
 	registerUI(mux)
 	registerPprof(mux, g)
-	return listen(opt.Bind, g.wrap(mux), opt.Logger)
+	return listen("admin", opt.Bind, g.wrap(mux), opt.Logger)
 }
 
 // ListenStatus binds the status address: /livez, /readyz and /metrics, for
@@ -95,7 +95,19 @@ func ListenStatus(opt StatusOptions) (*Server, error) {
 		}
 		mux.ServeHTTP(w, r)
 	})
-	return listen(opt.Bind, h, opt.Logger)
+	return listen("status", opt.Bind, h, opt.Logger)
+}
+
+// network keeps 0.0.0.0 to IPv4: "tcp" would make it [::], open to both.
+func network(bind string) string {
+	host, _, err := net.SplitHostPort(bind)
+	if err != nil {
+		return "tcp"
+	}
+	if ip, err := netip.ParseAddr(host); err == nil && ip.Is4() {
+		return "tcp4"
+	}
+	return "tcp"
 }
 
 func loopback(bind string) bool {
@@ -110,7 +122,7 @@ func loopback(bind string) bool {
 	return err == nil && ip.Unmap().IsLoopback()
 }
 
-func listen(bind string, h http.Handler, log *slog.Logger) (*Server, error) {
+func listen(what, bind string, h http.Handler, log *slog.Logger) (*Server, error) {
 	s := &Server{served: make(chan struct{}), cleanup: func() {}}
 	var err error
 	if path, ok := strings.CutPrefix(bind, "unix:"); ok {
@@ -118,10 +130,10 @@ func listen(bind string, h http.Handler, log *slog.Logger) (*Server, error) {
 	} else {
 		lc := net.ListenConfig{}
 		lc.SetMultipathTCP(false)
-		s.listener, err = lc.Listen(context.Background(), "tcp", bind)
+		s.listener, err = lc.Listen(context.Background(), network(bind), bind)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("admin: cannot bind %s: %w", bind, err)
+		return nil, fmt.Errorf("%s: cannot bind %s: %w", what, bind, err)
 	}
 	if log == nil {
 		log = slog.Default()

@@ -38,7 +38,18 @@ var prefixes codec[netip.Prefix] = simple[netip.Prefix]{
 }
 
 // bindCodec reads an address to listen on.
-var bindCodec codec[string] = text("address", func(s string) (what, fix string) {
+var bindCodec codec[string] = text("address", bindAddress)
+
+// opsCodec reads one for operators: there the mode of a socket's file says who
+// may come in.
+var opsCodec codec[string] = text("address", func(s string) (what, fix string) {
+	if strings.HasPrefix(s, "unix:@") {
+		return "an abstract socket has no mode that keeps others out", "write the path of a file, such as unix:/run/weir.sock"
+	}
+	return bindAddress(s)
+})
+
+func bindAddress(s string) (what, fix string) {
 	if path, ok := strings.CutPrefix(s, "unix:"); ok {
 		if path == "" || len(path) > 107 || path[0] != '/' && path[0] != '@' {
 			return quote(s) + " is not the path of a socket", "write unix:/run/weir.sock (at most 107 bytes)"
@@ -49,7 +60,7 @@ var bindCodec codec[string] = text("address", func(s string) (what, fix string) 
 		return "sockets handed over by systemd are not built yet in this version", "write an address such as :8080"
 	}
 	return hostPort(s, true)
-})
+}
 
 // hostPort checks "host:port" for listening (empty host: all addresses).
 func hostPort(s string, zero bool) (what, fix string) {

@@ -4,6 +4,7 @@ package config
 
 import (
 	"net/netip"
+	"path"
 	"slices"
 	"strings"
 )
@@ -95,15 +96,25 @@ func (d *decoder) checkBinds(root *node) {
 
 // overlap reports whether two sockets cannot both be bound.
 func overlap(a, b string) bool {
-	if strings.HasPrefix(a, "unix:") || strings.HasPrefix(b, "unix:") {
-		return a == b
+	pathA, unixA := strings.CutPrefix(a, "unix:")
+	pathB, unixB := strings.CutPrefix(b, "unix:")
+	if unixA || unixB {
+		return unixA && unixB && path.Clean(pathA) == path.Clean(pathB)
 	}
 	hostA, portA := splitBind(a)
 	hostB, portB := splitBind(b)
 	if portA != portB || portA == "0" {
 		return false
 	}
-	return hostA == hostB || covers(hostA, hostB) || covers(hostB, hostA) || sameAddr(hostA, hostB)
+	return hostA == hostB || covers(hostA, hostB) || covers(hostB, hostA) || sameAddr(loopbackName(hostA), loopbackName(hostB))
+}
+
+// loopbackName is the address that binding to localhost takes.
+func loopbackName(host string) string {
+	if host == "localhost" {
+		return "127.0.0.1"
+	}
+	return host
 }
 
 // covers reports whether the unspecified address a takes in b.

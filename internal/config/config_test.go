@@ -221,3 +221,39 @@ type testFailer interface {
 	Errorf(format string, args ...any)
 	Fatalf(format string, args ...any)
 }
+
+func TestOverlap(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want bool
+	}{
+		{"127.0.0.1:80", "127.0.0.1:80", true},
+		{"localhost:80", "127.0.0.1:80", true},
+		{"localhost:80", "[::1]:80", false},
+		{":80", "[::1]:80", true},
+		{"0.0.0.0:80", "[::1]:80", false},
+		{"0.0.0.0:80", "[::]:80", true},
+		{"127.0.0.1:80", "127.0.0.2:80", false},
+		{":80", ":81", false},
+		{":0", ":0", false},
+		{"unix:/run/a", "unix:/run//./a", true},
+		{"unix:/run/a", "unix:/run/b", false},
+		{"unix:/run/a", ":80", false},
+	} {
+		if overlap(c.a, c.b) != c.want || overlap(c.b, c.a) != c.want {
+			t.Errorf("overlap of %s and %s is not %v", c.a, c.b, c.want)
+		}
+	}
+}
+
+func TestNoAbstractSocketForOperators(t *testing.T) {
+	for _, block := range []string{"admin", "status"} {
+		text := block + `: {bind: "unix:@weir"}
+listeners: {web: {bind: ":8080", pool: app}}
+pools: {app: {backends: ["http://10.0.0.1:80"]}}`
+		_, err := Parse("x", []byte(text), func(string) (string, bool) { return "", false })
+		if err == nil || !strings.Contains(err.Error(), "abstract") {
+			t.Errorf("%s: %v", block, err)
+		}
+	}
+}

@@ -47,7 +47,7 @@ func init() {
 }
 
 var adminFields = []field[Admin]{
-	key("bind", "127.0.0.1:9900", bindCodec, func(a *Admin) *string { return &a.Bind },
+	key("bind", "127.0.0.1:9900", opsCodec, func(a *Admin) *string { return &a.Bind },
 		"where the API is served; anything but loopback and unix sockets needs token_file").off("none", ""),
 	key("token_file", "none", file(), func(a *Admin) *string { return &a.TokenFile }, "file that holds the bearer token").off("none", ""),
 	key("hosts", "[]", sorted(listOf(text("host", hostName), nil)), func(a *Admin) *[]string { return &a.Hosts },
@@ -55,7 +55,7 @@ var adminFields = []field[Admin]{
 }
 
 var statusFields = []field[Status]{
-	key("bind", "none", bindCodec, func(s *Status) *string { return &s.Bind }, "where it is served, such as :9901").off("none", ""),
+	key("bind", "none", opsCodec, func(s *Status) *string { return &s.Bind }, "where it is served, such as :9901").off("none", ""),
 }
 
 var logFields = []field[Log]{

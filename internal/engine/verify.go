@@ -5,15 +5,18 @@ package engine
 import (
 	"crypto/tls"
 	"fmt"
-	"os"
 
+	"github.com/weirlb/weir/internal/admin"
 	"github.com/weirlb/weir/internal/config"
+	"github.com/weirlb/weir/internal/listen"
+	"github.com/weirlb/weir/internal/observe"
 	"github.com/weirlb/weir/internal/route"
 )
 
-// Verify tries everything that New would do with a plan short of binding
-// sockets: it reads the files that the plan names and compiles pools and
-// routes. It returns every fault it finds.
+// Verify tries everything that New would do with a plan short of taking ports
+// and paths, which a running weir may have: it reads the files that the plan
+// names, looks whether this machine has the addresses, and compiles pools and
+// routes. It returns every fault it finds and changes nothing.
 func Verify(plan *config.Plan) []error {
 	var faults []error
 	add := func(err error) {
@@ -22,12 +25,28 @@ func Verify(plan *config.Plan) []error {
 		}
 	}
 	if f := plan.Admin.TokenFile; f != "" {
-		if _, err := os.ReadFile(f); err != nil {
-			add(fmt.Errorf("admin.token_file: %w", err))
+		if err := admin.CheckTokenFile(f); err != nil {
+			add(fmt.Errorf("admin: %w", err))
+		}
+	}
+	if a := &plan.Log.Access; !a.Off {
+		add(observe.CheckAccessLog(a.Path))
+	}
+	for _, own := range []struct{ what, bind string }{{"admin", plan.Admin.Bind}, {"status", plan.Status.Bind}} {
+		if own.bind == "" {
+			continue
+		}
+		if err := listen.CheckBind(own.bind); err != nil {
+			add(fmt.Errorf("%s: %w", own.what, err))
 		}
 	}
 	for i := range plan.Listeners {
 		l := &plan.Listeners[i]
+		for _, bind := range l.Bind {
+			if err := listen.CheckBind(bind); err != nil {
+				add(fmt.Errorf("%slistener %s: %w", l.Pos, l.Name, err))
+			}
+		}
 		if l.TLS != nil {
 			for _, c := range l.TLS.Certificates {
 				if _, err := tls.LoadX509KeyPair(c.Cert, c.Key); err != nil {

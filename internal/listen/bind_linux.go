@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -26,11 +28,57 @@ func bind(ctx context.Context, where string, keepAlive time.Duration) (net.Liste
 	if keepAlive > 0 {
 		lc.Control = func(_, _ string, c syscall.RawConn) error { return inherit(c, keepAlive) }
 	}
-	ln, err := lc.Listen(ctx, "tcp", where)
+	ln, err := lc.Listen(ctx, network(where), where)
 	if err != nil {
 		return nil, fmt.Errorf("bind %s: %w", where, err)
 	}
 	return ln, nil
+}
+
+// network keeps 0.0.0.0 to IPv4: "tcp" would make it [::], open to both.
+func network(where string) string {
+	host, _, err := net.SplitHostPort(where)
+	if err != nil {
+		return "tcp"
+	}
+	if a, err := netip.ParseAddr(host); err == nil && a.Is4() {
+		return "tcp4"
+	}
+	return "tcp"
+}
+
+// CheckBind finds out whether a socket could be bound, apart from its port or
+// path being in use, as it is while another weir runs. It leaves nothing behind.
+func CheckBind(where string) error {
+	path, ok := strings.CutPrefix(where, "unix:")
+	if !ok {
+		host, _, err := net.SplitHostPort(where)
+		if err != nil {
+			return fmt.Errorf("bind %s: %w", where, err)
+		}
+		ln, err := net.Listen(network(where), net.JoinHostPort(host, "0"))
+		if err != nil {
+			return fmt.Errorf("bind %s: %w", where, err)
+		}
+		return ln.Close()
+	}
+	if strings.HasPrefix(path, "@") {
+		return nil // no file
+	}
+	if info, err := os.Stat(filepath.Dir(path)); err != nil {
+		return fmt.Errorf("bind unix:%s: %w", path, err)
+	} else if !info.IsDir() {
+		return fmt.Errorf("bind unix:%s: %s is no directory", path, filepath.Dir(path))
+	}
+	return free(path)
+}
+
+// free refuses a path that holds something else than a socket.
+func free(path string) error {
+	if info, err := os.Stat(path); err == nil && info.Mode()&os.ModeSocket == 0 {
+		return fmt.Errorf("bind unix:%s: the file exists and is no socket: remove it, or use another path", path)
+	}
+	return nil
 }
 
 // inherit sets the keepalive options that Linux copies to accepted sockets.
@@ -53,6 +101,9 @@ func inherit(c syscall.RawConn, idle time.Duration) error {
 func bindUnix(ctx context.Context, lc *net.ListenConfig, path string) (net.Listener, error) {
 	if path == "" {
 		return nil, errors.New("bind unix: the path is empty")
+	}
+	if err := free(path); err != nil {
+		return nil, err
 	}
 	ln, err := lc.Listen(ctx, "unix", path)
 	if errors.Is(err, syscall.EADDRINUSE) && abandoned(path) {

@@ -183,6 +183,43 @@ func TestUnixLeftover(t *testing.T) {
 	}
 }
 
+// TestCheckBind: it refuses what Listen would, apart from what is in use, and
+// leaves nothing behind.
+func TestCheckBind(t *testing.T) {
+	taken := start(t, Options{}, echoing).Addrs()[0].String()
+	dir := t.TempDir()
+	if err := os.WriteFile(dir+"/file", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for where, want := range map[string]string{
+		taken: "", "127.0.0.1:0": "", "0.0.0.0:1": "", "unix:" + dir + "/s": "", "unix:@weir": "",
+		"192.0.2.1:80": "assign", "unix:" + dir + "/file": "no socket", "unix:" + dir + "/file/s": "no directory",
+		"unix:" + dir + "/x/s": "no such file", "127.0.0.1": "port",
+	} {
+		err := CheckBind(where)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", where, err, want)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// TestFamily: 0.0.0.0 is IPv4 only, [::] both.
+func TestFamily(t *testing.T) {
+	for where, want := range map[string]string{"0.0.0.0:0": "0.0.0.0", "[::]:0": "::", ":0": "::"} {
+		l, err := Listen(Options{Name: "web", Bind: []string{where}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := l.Addrs()[0].(*net.TCPAddr).IP.String(); got != want {
+			t.Errorf("%s listens on %s, want %s", where, got, want)
+		}
+		l.Stop()
+	}
+}
+
 // TestQueues: connections that nobody accepts are counted.
 func TestQueues(t *testing.T) {
 	l, err := Listen(Options{Bind: []string{"127.0.0.1:0"}})

@@ -8,10 +8,13 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 // AccessLogOptions configures NewAccessLog.
@@ -123,6 +126,32 @@ func openLog(path string) (*os.File, error) {
 		return nil, fmt.Errorf("access log: %w", err)
 	}
 	return f, nil
+}
+
+// CheckAccessLog says why a path cannot be logged to; nil if it can. It makes
+// no file.
+func CheckAccessLog(path string) error {
+	switch path {
+	case "stdout", "stderr", "off", "none":
+		return nil
+	}
+	switch info, err := os.Stat(path); {
+	case errors.Is(err, os.ErrNotExist):
+		dir := filepath.Dir(path)
+		if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
+			return fmt.Errorf("access log: %s cannot be made: %s: %w", path, dir, err)
+		}
+		return nil
+	case err != nil:
+		return fmt.Errorf("access log: %w", err)
+	case info.Mode().Type() == os.ModeNamedPipe:
+		return nil
+	}
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, logFilePerm)
+	if err != nil {
+		return fmt.Errorf("access log: %w", err)
+	}
+	return f.Close()
 }
 
 // Write logs a finished request. It never blocks and keeps nothing of r.
