@@ -52,7 +52,7 @@ func newCheck() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "check",
 		Short: "Validate a configuration and say how fast it notices dead backends",
-		Args:  cobra.NoArgs,
+		Args:  noFileArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			f := check(file)
 			if strict && len(f.Warnings) > 0 {
@@ -98,6 +98,9 @@ func check(file string) findings {
 	}
 	for _, err := range engine.Verify(plan) {
 		f.Errors = append(f.Errors, finding{Text: err.Error(), shown: err.Error()})
+	}
+	for _, text := range goals(plan) {
+		f.Errors = append(f.Errors, finding{File: file, Text: text, shown: file + ": " + text})
 	}
 	for _, w := range plan.Warnings {
 		f.Warnings = append(f.Warnings, finding{

@@ -17,10 +17,18 @@ import (
 const waitEvery = 500 * time.Millisecond
 
 // adminWords are the states that the three commands ask for.
-var adminWords = map[string]struct{ state, short string }{
-	"drain":   {"draining", "Give a backend no new work and let it finish what it has"},
-	"enable":  {"enabled", "Let a backend take work again"},
-	"disable": {"disabled", "Give a backend no new work until it is enabled"},
+var adminWords = map[string]struct{ state, short, long string }{
+	"drain": {
+		"draining", "Give a backend no new work and let it finish what it has",
+		"Gives a backend no new work. What it has in flight finishes, or is cut at the deadline. It stays out until\n" +
+			"'weir enable', or until weir starts anew: the configuration file is not changed.",
+	},
+	"enable": {"enabled", "Let a backend take work again", "Lets a drained or disabled backend take work again, as far as its health allows."},
+	"disable": {
+		"disabled", "Give a backend no new work and let it finish without a deadline",
+		"Gives a backend no new work, like drain, and cuts nothing however long it takes. It stays out until\n" +
+			"'weir enable', or until weir starts anew: the configuration file is not changed.",
+	},
 }
 
 // addAdminFlags gives a command the two flags of all that talk to a running
@@ -38,7 +46,13 @@ func newAdminWord(name string) *cobra.Command {
 	c := &cobra.Command{
 		Use:   name + " POOL/BACKEND",
 		Short: word.short,
-		Args:  cobra.ExactArgs(1),
+		Long:  word.long,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return wrongUse("name one backend as POOL/BACKEND, for example app/10.0.1.21:8080; 'weir status' lists them")
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			pool, id, err := splitBackend(args[0])
 			if err != nil {
@@ -90,7 +104,12 @@ func newWeight() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "weight POOL/BACKEND (N | --reset)",
 		Short: "Change a backend's weight until it is reset",
-		Args:  cobra.RangeArgs(1, 2),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) < 1 || len(args) > 2 {
+				return wrongUse("give POOL/BACKEND and a weight, for example app/10.0.1.21:8080 3")
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			pool, id, err := splitBackend(args[0])
 			if err != nil {

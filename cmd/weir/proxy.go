@@ -20,7 +20,12 @@ func newProxy() *cobra.Command {
 		Long: "Balances over the given backends with the defaults of a configuration.\n" +
 			"--print-config prints the configuration that does the same, to start a file from.",
 		Example: "  weir proxy --health-path /readyz http://10.0.1.21:8080 http://10.0.1.22:8080",
-		Args:    cobra.MinimumNArgs(1),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return wrongUse("no backends: give at least one URL, for example http://10.0.1.21:8080")
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opt.URLs = args
 			plan, err := config.FromProxy(opt)

@@ -20,7 +20,7 @@ func newRun() *cobra.Command {
 		Long: "Runs the balancer that the configuration describes until SIGTERM, which drains it and exits 0\n" +
 			"(see shutdown: in the configuration); SIGINT or a second SIGTERM skips the delay.\n" +
 			"SIGHUP and SIGUSR1 open the access log again, after rotation.",
-		Args: cobra.NoArgs,
+		Args: noFileArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			signals := serverSignals() // first: a signal during the start must not kill it half done
 			plan, err := config.Load(file)

@@ -94,19 +94,34 @@ func printPool(w io.Writer, p *admin.Pool) {
 	_ = t.Flush() // w is standard output; nothing more can be said if it is gone
 }
 
-// why is the reason of a backend's state in one cell.
+// why is the reason of a backend's state in one cell: what an operator said of
+// it, then what binds its share, with the cause in words.
 func why(b *admin.Backend) string {
-	var parts []string
-	if b.Reason != "" && (b.Reason != "override" || b.Override == nil) {
-		parts = append(parts, b.Reason)
-	}
-	if b.LastCheck != nil && !b.LastCheck.OK && b.LastCheck.Error != "" {
-		parts = append(parts, b.LastCheck.Error)
-	}
+	var said []string
 	if o := b.Override; o != nil {
-		parts = append(parts, "override for "+since(o.AgeS))
+		age := " by an operator " + since(o.AgeS) + " ago"
+		if o.Admin != "" {
+			said = append(said, o.Admin+age)
+		}
+		if o.Weight != nil {
+			said = append(said, fmt.Sprintf("weight %d%s (configured: %d)", *o.Weight, age, o.ConfiguredWeight))
+		}
 	}
-	return strings.Join(parts, ": ")
+	var cause []string
+	if b.Reason != "" && (b.Reason != "override" || b.Override == nil) {
+		cause = append(cause, b.Reason)
+	}
+	// The words of a healthy state are those of its last pass.
+	if b.Why != "" && (b.Health != "healthy" || b.Reason == "probe_failing" || b.Reason == "probation") {
+		cause = append(cause, b.Why)
+	}
+	if c := b.LastCheck; c != nil && !c.OK && c.Error != "" && !strings.Contains(b.Why, c.Error) {
+		cause = append(cause, "last check: "+c.Error)
+	}
+	if len(cause) > 0 {
+		said = append(said, strings.Join(cause, ": "))
+	}
+	return strings.Join(said, "; ")
 }
 
 func latency(ms float64) string {

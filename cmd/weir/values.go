@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/spf13/cobra"
 )
 
 // parseShare reads a share as it is written in configuration: "20%".
@@ -26,4 +28,12 @@ func splitBackend(s string) (pool, backend string, err error) {
 		return "", "", wrongUse("%q is not POOL/BACKEND, for example app/10.0.1.21:8080", s)
 	}
 	return pool, backend, nil
+}
+
+// noFileArgs refuses arguments of a command that takes its file with -c.
+func noFileArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return wrongUse("%q is one word too many; a configuration is given with -c: %s -c %s", args[0], cmd.CommandPath(), args[0])
+	}
+	return nil
 }

@@ -100,8 +100,9 @@ type Backend struct {
 	Admin     string    `json:"admin"`  // enabled, draining, disabled
 	Health    string    `json:"health"` // unproven, healthy, overloaded, not_ready, broken
 	Share     float64   `json:"share"`
-	Reason    string    `json:"reason"` // what binds the share; empty: nothing does
-	Since     time.Time `json:"since"`  // of the state
+	Reason    string    `json:"reason"`        // what binds the share; empty: nothing does
+	Why       string    `json:"why,omitempty"` // the cause of the state in words
+	Since     time.Time `json:"since"`         // of the state
 	Flips     uint64    `json:"flips"`
 	InFlight  int64     `json:"in_flight"`
 	Requests  uint64    `json:"requests"`

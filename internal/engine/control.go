@@ -173,7 +173,7 @@ func (p *livePool) view() admin.Pool {
 func backendView(b *pool.BackendSnapshot, now balance.Instant) admin.Backend {
 	out := admin.Backend{
 		ID: b.ID, URL: b.URL, Zone: b.Zone, Weight: b.Weight, Backup: b.Backup,
-		Admin: b.Admin.String(), Health: b.Health.String(), Share: b.Share, Reason: b.Reason.String(),
+		Admin: b.Admin.String(), Health: b.Health.String(), Share: b.Share, Reason: b.Reason.String(), Why: b.Why,
 		Since: clock.Time(b.Since), Flips: uint64(max(b.Flips, 0)), InFlight: b.InFlight,
 		Requests: b.Requests, Failures: b.Failures,
 		Latency: admin.Latency{P50: milliseconds(b.P50), P99: milliseconds(b.P99), EWMA: milliseconds(b.EWMA)},

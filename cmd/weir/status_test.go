@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"testing"
+
+	"github.com/weirlb/weir/internal/admin"
+)
+
+// What status says of a backend is what an operator acts on, so each kind of
+// reason is pinned with its words.
+func TestWhy(t *testing.T) {
+	three := uint32(3)
+	failed := func(err string) *admin.Check { return &admin.Check{Error: err} }
+	for _, c := range []struct {
+		name string
+		b    admin.Backend
+		want string
+	}{
+		{"healthy", admin.Backend{Health: "healthy", Why: "2 of 2 probes passed", LastCheck: &admin.Check{OK: true}}, ""},
+		{"ejected", admin.Backend{Health: "broken", Reason: "ejected", Why: "5 bad answers in a row; ejected for 30s", LastCheck: &admin.Check{OK: true}},
+			"ejected: 5 bad answers in a row; ejected for 30s"},
+		{"broken", admin.Backend{Health: "broken", Reason: "probe_failing", Why: "3 of 3 probes failed: reset", LastCheck: failed("reset")},
+			"probe_failing: 3 of 3 probes failed: reset"},
+		{"another failure since", admin.Backend{Health: "broken", Reason: "connect_refused", Why: "a connection failed: refused", LastCheck: failed("timeout")},
+			"connect_refused: a connection failed: refused: last check: timeout"},
+		{"about to fall", admin.Backend{Health: "healthy", Reason: "probe_failing", Why: "reset", LastCheck: failed("reset")}, "probe_failing: reset"},
+		{"suspect", admin.Backend{Health: "healthy", Reason: "suspect", Why: "2 of 2 probes passed"}, "suspect"},
+		{"draining", admin.Backend{Health: "healthy", Reason: "override", Override: &admin.Override{Admin: "draining", AgeS: 14}},
+			"draining by an operator 14s ago"},
+		{"disabled and broken", admin.Backend{Health: "broken", Reason: "override", Why: "3 of 3 probes failed: reset", Override: &admin.Override{Admin: "disabled", AgeS: 14}},
+			"disabled by an operator 14s ago; 3 of 3 probes failed: reset"},
+		{"weight", admin.Backend{Health: "healthy", Override: &admin.Override{Weight: &three, ConfiguredWeight: 1, AgeS: 14}},
+			"weight 3 by an operator 14s ago (configured: 1)"},
+		{"removed by a word that left no trace", admin.Backend{Health: "healthy", Reason: "override"}, "override"},
+	} {
+		if got := why(&c.b); got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
