@@ -26,7 +26,7 @@ func (e *exchange) attempts() Failure {
 	var last Failure
 	for {
 		if !e.fresh {
-			if f := e.pick(); f.failed() {
+			if f := e.choose(); f.failed() {
 				// That no second backend was to be had is less true than why the first
 				// one failed.
 				if last.failed() && f.Fault != FaultClient {
@@ -47,15 +47,19 @@ func (e *exchange) attempts() Failure {
 	}
 }
 
-// pick reserves a slot on a backend, waiting in the pool's queue when all are
-// full.
-func (e *exchange) pick() Failure {
+// choose reserves a slot on a backend unless one is reserved, waiting in the
+// pool's queue when all are full.
+func (e *exchange) choose() Failure {
+	if e.reserved {
+		e.reserved = false
+		return e.settleOn(e.lease.Backend())
+	}
 	p := e.rt.Pool
 	e.breq.Rand, e.breq.Now = rand.Uint64(), e.now
-	r := p.Pick(&e.lease, &e.breq)
+	r := p.Pick(e.lease, &e.breq)
 	if r == pool.Full {
 		e.watchClient()
-		r = p.Wait(&e.lease, &e.breq, e.headBy, e.w.aborted())
+		r = p.Wait(e.lease, &e.breq, e.headBy, e.w.aborted())
 		waited := e.now
 		e.now = clock.Now()
 		e.rec.Queue += e.now.Sub(waited)
@@ -66,7 +70,26 @@ func (e *exchange) pick() Failure {
 		}
 		return refused(r)
 	}
-	b := e.lease.Backend()
+	return e.settleOn(e.lease.Backend())
+}
+
+// reserve takes the next attempt's slot while this one's is still held: an
+// answer in hand is better than none, so it is given up only for another
+// backend. It does not wait.
+func (e *exchange) reserve() *pool.Lease {
+	next := &e.leases[0]
+	if e.lease == next {
+		next = &e.leases[1]
+	}
+	e.breq.Rand, e.breq.Now = rand.Uint64(), e.now
+	if e.rt.Pool.Pick(next, &e.breq) != pool.Granted {
+		return nil
+	}
+	return next
+}
+
+// settleOn makes a backend the one of the next attempt.
+func (e *exchange) settleOn(b *balance.Backend) Failure {
 	e.backend = b
 	e.breq.Tried.Add(b.Hash())
 	e.rec.Backend = b.ID()
@@ -133,7 +156,7 @@ func (e *exchange) connect() Failure {
 }
 
 func (e *exchange) use(up Upstream, reused bool) {
-	e.up, e.reused, e.rec.Reused = up, reused, reused
+	e.up, e.reused, e.rec.Reused, e.rec.Linked = up, reused, reused, true
 	e.w.target(up.Conn())
 }
 
@@ -248,9 +271,10 @@ func (e *exchange) letGo(f *Failure, d pool.Decision) {
 // countConnection counts the connection of an attempt that is not the last; the
 // record tells of the last one's.
 func (e *exchange) countConnection() {
-	if e.up != nil && e.rt.Series != nil {
+	if e.rec.Linked && e.rt.Series != nil {
 		e.rt.Series.For(e.rec.Backend).Connection(e.reused)
 	}
+	e.rec.Linked = false
 }
 
 func (e *exchange) countRedispatch(f *Failure) {

@@ -138,10 +138,15 @@ func (e *exchange) judge() Failure {
 	if !d.Again || e.headBy != 0 && e.now.Add(d.After) >= e.headBy {
 		return Failure{} // the answer passes
 	}
+	next := e.reserve()
+	if next == nil {
+		return Failure{} // so does it when there is nobody to ask instead
+	}
 	f.Reason = message.BadResponse
 	if r.Status == 503 {
 		f.Reason = message.BackendOverloaded
 	}
 	e.letGo(&f, d)
+	e.lease, e.reserved = next, true
 	return f
 }

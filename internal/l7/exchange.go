@@ -54,7 +54,11 @@ func New(opt Options) *Exchanger {
 	if x.bug == nil {
 		x.bug = func(string, any) {}
 	}
-	x.states.New = func() any { return &exchange{x: x} }
+	x.states.New = func() any {
+		e := &exchange{x: x}
+		e.lease = &e.leases[0]
+		return e
+	}
 	return x
 }
 
@@ -92,7 +96,9 @@ type exchange struct {
 	interim    bool // a 1xx other than 100 left
 	retryAfter bool // the backend's answer carried Retry-After
 
-	lease    pool.Lease
+	leases   [2]pool.Lease
+	lease    *pool.Lease // the one in use; never nil
+	reserved bool        // it holds the next attempt's slot already
 	breq     balance.Request
 	try      pool.Try
 	backend  *balance.Backend
@@ -162,7 +168,7 @@ func (e *exchange) reset() {
 	e.keyed, e.limited, e.answered, e.interim, e.retryAfter = false, false, false, false, false
 	e.breq, e.try = balance.Request{}, pool.Try{}
 	e.backend, e.target, e.up = nil, nil, nil
-	e.reused, e.fresh, e.headSent, e.wait = false, false, false, 0
+	e.reused, e.fresh, e.reserved, e.headSent, e.wait = false, false, false, false, 0
 	e.began, e.sentAt, e.headFor = 0, 0, 0
 	e.pending = retryCount{}
 	e.res.Fields.Reset(nil)
@@ -246,6 +252,7 @@ func (e *exchange) finish(f *Failure) {
 		e.x.cuts.Add(1)
 	}
 	e.now = clock.Now()
+	e.countRetry(f) // one that was granted and never came to an attempt
 	e.settle(f)
 	e.w.end()
 	if f.failed() {
@@ -348,8 +355,10 @@ func (e *exchange) crashed() {
 		}
 	}
 	e.w.end()
-	if e.lease.Backend() != nil {
-		e.lease.Done(pool.Outcome{Now: clock.Now(), Kind: pool.LocalFault, Sent: e.rec.Sent, Client: e.clientKey})
+	for i := range e.leases {
+		if l := &e.leases[i]; l.Held() {
+			l.Done(pool.Outcome{Now: clock.Now(), Kind: pool.LocalFault, Sent: e.rec.Sent, Client: e.clientKey})
+		}
 	}
 	if e.limited {
 		e.rt.Limit.release()

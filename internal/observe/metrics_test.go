@@ -131,7 +131,7 @@ func TestNames(t *testing.T) {
 		return []ListenerGauges{{Name: "web", Connections: 5, AcceptQueue: 1, AcceptQueueLimit: 4096}}
 	})
 	m.RegisterLogDropped(func() uint64 { return 4 })
-	m.Series("web", "all", "app", "10.0.0.1:8080").Observe(&Record{Status: 200, Sent: true, Total: time.Millisecond})
+	m.Series("web", "all", "app", "10.0.0.1:8080").Observe(&Record{Status: 200, Sent: true, Linked: true, Total: time.Millisecond})
 	m.Pool("app").Retry(message.ResetBeforeResponse, 0, RetrySucceeded)
 	m.Pool("app").Redispatch(message.ConnectRefused)
 	m.Ejected("app", "10.0.0.1:8080", "consecutive")
@@ -205,10 +205,10 @@ func TestCodes(t *testing.T) {
 func TestPhases(t *testing.T) {
 	m := NewMetrics(MetricsOptions{})
 	s := m.Series("l", "r", "p", "b")
-	s.Observe(&Record{Status: 200, Reused: true, Sent: true, FirstByte: 3 * time.Millisecond, Total: 4 * time.Millisecond})
-	s.Observe(&Record{Status: 200, Sent: true, Queue: 2 * time.Second, Connect: time.Millisecond, FirstByte: 3 * time.Millisecond, Total: 3 * time.Second})
+	s.Observe(&Record{Status: 200, Reused: true, Sent: true, Linked: true, FirstByte: 3 * time.Millisecond, Total: 4 * time.Millisecond})
+	s.Observe(&Record{Status: 200, Sent: true, Linked: true, Queue: 2 * time.Second, Connect: time.Millisecond, FirstByte: 3 * time.Millisecond, Total: 3 * time.Second})
 	s.Observe(&Record{Status: 503, Reason: message.QueueTimeout, Queue: 2 * time.Second, Total: 2 * time.Second})
-	s.Observe(&Record{Status: 101, Sent: true, Tunnel: true, FirstByte: time.Millisecond, Total: time.Hour})
+	s.Observe(&Record{Status: 101, Sent: true, Linked: true, Tunnel: true, FirstByte: time.Millisecond, Total: time.Hour})
 	s.Connection(false)
 	f := scrape(t, m)
 	for _, c := range []struct {
@@ -309,7 +309,7 @@ func TestLargePool(t *testing.T) {
 	m.RegisterPools(func() []PoolGauges { return []PoolGauges{{Name: "p", Backends: list}} })
 	// Series resolved before the pool's size was known.
 	for _, b := range list {
-		m.Series("l", "r", "p", b.ID).Observe(&Record{Status: 200, Sent: true})
+		m.Series("l", "r", "p", b.ID).Observe(&Record{Status: 200, Sent: true, Linked: true})
 	}
 	check := func(want float64) {
 		t.Helper()
@@ -338,7 +338,7 @@ func TestLargePool(t *testing.T) {
 	if m.Series("l", "r", "p", "10.9.9.9:1") != m.Series("l", "r", "p", "") {
 		t.Error("a large pool's newcomer has a series of its own")
 	}
-	m.Series("l", "r", "p", "10.9.9.9:1").Observe(&Record{Status: 200, Sent: true})
+	m.Series("l", "r", "p", "10.9.9.9:1").Observe(&Record{Status: 200, Sent: true, Linked: true})
 	check(502)
 	// Dropping those that left must not make a counter fall.
 	other := make([]BackendGauges, 501)
@@ -418,7 +418,7 @@ func TestObserveConcurrently(t *testing.T) {
 			r := new(Record)
 			for i := range each {
 				s := m.Route("l", "r", "p").For(fmt.Sprint("b", i%7))
-				*r = Record{Status: 200, Sent: true, Total: time.Duration(i) * time.Microsecond}
+				*r = Record{Status: 200, Sent: true, Linked: true, Total: time.Duration(i) * time.Microsecond}
 				if i%10 == 0 {
 					r.Reason, r.Status = message.Reason(1+(i/10+w)%5), 502
 				}
@@ -446,7 +446,7 @@ func TestObserveAllocatesNothing(t *testing.T) {
 	m := NewMetrics(MetricsOptions{})
 	rt := m.Route("l", "r", "p")
 	rt.For("b")
-	ok := &Record{Status: 200, Sent: true, Total: time.Millisecond, FirstByte: time.Millisecond, Queue: 1, Connect: 1}
+	ok := &Record{Status: 200, Sent: true, Linked: true, Total: time.Millisecond, FirstByte: time.Millisecond, Queue: 1, Connect: 1}
 	failed := &Record{Status: 502, Reason: message.ConnectRefused, Total: time.Millisecond}
 	rt.For("b").Observe(failed)
 	pool := m.Pool("p")
@@ -466,7 +466,7 @@ func BenchmarkObserve(b *testing.B) {
 	rt := m.Route("l", "r", "p")
 	b.Run("serial", func(b *testing.B) {
 		s := rt.For("b")
-		r := &Record{Status: 200, Sent: true, Total: 3 * time.Millisecond, FirstByte: 2 * time.Millisecond, Reused: true}
+		r := &Record{Status: 200, Sent: true, Linked: true, Total: 3 * time.Millisecond, FirstByte: 2 * time.Millisecond, Reused: true}
 		b.ReportAllocs()
 		for b.Loop() {
 			s.Observe(r)
@@ -475,7 +475,7 @@ func BenchmarkObserve(b *testing.B) {
 	b.Run("parallel", func(b *testing.B) {
 		b.ReportAllocs()
 		b.RunParallel(func(pb *testing.PB) {
-			r := &Record{Status: 200, Sent: true, Total: 3 * time.Millisecond, FirstByte: 2 * time.Millisecond, Reused: true}
+			r := &Record{Status: 200, Sent: true, Linked: true, Total: 3 * time.Millisecond, FirstByte: 2 * time.Millisecond, Reused: true}
 			for pb.Next() {
 				rt.For("b").Observe(r)
 			}

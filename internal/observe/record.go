@@ -35,6 +35,7 @@ type Record struct {
 	Reason message.Reason // how it ended
 	Sent   bool           // a byte of the request was put on a backend
 	Reused bool           // the last attempt went over a kept connection
+	Linked bool           // the last attempt had a connection, which is not counted yet
 
 	Attempts     int // every try, the first included
 	Retries      int // tries after bytes had been sent (S5)

@@ -60,10 +60,12 @@ func (s *Series) Observe(r *Record) {
 	} else {
 		s.cellFor(outcome{m.codes.id[status], r.Reason}).stripes[stripe].n.Add(1)
 	}
-	if r.Reused {
-		cells.n[connReused].Add(1)
-	} else if r.Sent {
-		cells.n[connFresh].Add(1)
+	if r.Linked {
+		if r.Reused {
+			cells.n[connReused].Add(1)
+		} else {
+			cells.n[connFresh].Add(1)
+		}
 	}
 
 	if !r.Tunnel {

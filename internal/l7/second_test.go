@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package l7
+
+import (
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/weirlb/weir/balance"
+	"github.com/weirlb/weir/internal/message"
+	"github.com/weirlb/weir/internal/observe"
+	"github.com/weirlb/weir/internal/weirtest"
+	"github.com/weirlb/weir/pool"
+)
+
+// onlyOnce is a pool in which nobody is left for a second attempt.
+type onlyOnce struct{ *pool.Pool }
+
+func (p onlyOnce) Pick(l *pool.Lease, r *balance.Request) pool.Refusal {
+	if r.Tried.Len() > 0 {
+		return pool.AllBroken
+	}
+	return p.Pool.Pick(l, r)
+}
+
+// metered gives the rig's route metrics; the result reads those of a family.
+func metered(r *rig) func(family string) []string {
+	m := observe.NewMetrics(observe.MetricsOptions{})
+	r.rt.Series, r.rt.PoolSeries = m.Route("web", "r", "app"), m.Pool("app")
+	return func(family string) []string {
+		w := httptest.NewRecorder()
+		m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+		var out []string
+		for line := range strings.Lines(w.Body.String()) {
+			if line = strings.TrimSpace(line); strings.HasPrefix(line, family+"{") && !strings.HasSuffix(line, " 0") {
+				out = append(out, strings.TrimPrefix(line, family))
+			}
+		}
+		slices.Sort(out)
+		return out
+	}
+}
+
+// TestAnswerInHand checks that an answer which is to be retried is given up only
+// for another backend: when there is none, it is passed on as it came.
+func TestAnswerInHand(t *testing.T) {
+	var executed atomic.Int64
+	t.Run("nobody left", func(t *testing.T) {
+		bad := killer(t, answer503, &executed, nil)
+		r := newRig(t, []string{bad.Addr()}, firstPick)
+		r.rt.Pool = onlyOnce{r.pool}
+		if m := r.roundTrip(get); m.Status() != 503 || m.Body != "busy" {
+			t.Errorf("answer %+v", m)
+		}
+		if rec := r.want(503, message.OK, true); rec.Attempts != 1 || rec.Retries != 0 {
+			t.Errorf("record %+v", rec)
+		}
+	})
+	t.Run("the others are full", func(t *testing.T) {
+		bad, good := killer(t, answer503, &executed, nil), weirtest.Always(t, ok2)
+		r := newRig(t, []string{bad.Addr(), good.Addr()}, firstPick, fullPool(4, 0))
+		var l pool.Lease
+		q := balance.Request{}
+		q.Tried.Add(balance.IDOf("b0"))
+		if got := r.pool.Pick(&l, &q); got != pool.Granted || l.Backend().ID() != "b1" {
+			t.Fatal(got)
+		}
+		if m := r.roundTrip(get); m.Status() != 503 || m.Body != "busy" {
+			t.Errorf("answer %+v", m)
+		}
+		l.Done(pool.Outcome{Kind: pool.Canceled})
+		r.want(503, message.OK, true)
+		if m := r.roundTrip(get); m.Status() != 200 {
+			t.Errorf("with room: answer %+v", m)
+		}
+		if rec := r.want(200, message.OK, true); rec.Attempts != 2 || rec.Retries != 1 || rec.Backend != "b1" {
+			t.Errorf("record %+v", rec)
+		}
+	})
+}
+
+// TestEveryConnectionCounts checks that weir_upstream_connections_total knows the
+// connections of all attempts, and none of those that had none.
+func TestEveryConnectionCounts(t *testing.T) {
+	var executed atomic.Int64
+	for name, c := range map[string]struct {
+		first, second func() string
+		status        int
+		want          []string
+	}{
+		"refused, then answered": {
+			first: func() string { return weirtest.Dead(t) }, second: func() string { return weirtest.Always(t, ok2).Addr() },
+			status: 200, want: []string{`{backend="b1",pool="app",reused="false"} 1`},
+		},
+		"reset, then answered": {
+			first: func() string { return killer(t, killAfterHead, &executed, nil).Addr() }, second: func() string { return weirtest.Always(t, ok2).Addr() },
+			status: 200, want: []string{`{backend="b0",pool="app",reused="false"} 1`, `{backend="b1",pool="app",reused="false"} 1`},
+		},
+		"reset, then refused": {
+			first: func() string { return killer(t, killAfterHead, &executed, nil).Addr() }, second: func() string { return weirtest.Dead(t) },
+			status: 502, want: []string{`{backend="b0",pool="app",reused="false"} 1`},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, []string{c.first(), c.second()}, firstPick)
+			read := metered(r)
+			if m := r.roundTrip(get); m.Status() != c.status {
+				t.Errorf("answer %+v", m)
+			}
+			<-r.done
+			if got := read("weir_upstream_connections_total"); !slices.Equal(got, c.want) {
+				t.Errorf("%q, want %q", got, c.want)
+			}
+		})
+	}
+	t.Run("reset, then nobody", func(t *testing.T) {
+		r := newRig(t, []string{killer(t, killAfterHead, &executed, nil).Addr()}, firstPick)
+		r.rt.Pool = onlyOnce{r.pool}
+		read := metered(r)
+		r.roundTrip(get)
+		<-r.done
+		if got := read("weir_upstream_connections_total"); !slices.Equal(got, []string{`{backend="b0",pool="app",reused="false"} 1`}) {
+			t.Errorf("%q", got)
+		}
+		if got := read("weir_retries_total"); len(got) != 1 || !strings.Contains(got[0], `outcome="failure"`) {
+			t.Errorf("a retry that was granted and found nobody: %q", got)
+		}
+	})
+}
