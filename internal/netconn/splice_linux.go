@@ -64,7 +64,7 @@ func Splice(dst, src *Conn, n int64, progress func(int64) error) (int64, error) 
 	s.left, s.err = n, nil
 	defer s.drop()
 	var total int64
-	for s.left != 0 {
+	for s.left != 0 || s.held > 0 {
 		moved, more, err := s.round(dst, src)
 		total += moved
 		if moved > 0 && progress != nil {
@@ -80,7 +80,7 @@ func Splice(dst, src *Conn, n int64, progress func(int64) error) (int64, error) 
 		}
 	}
 	if s.left > 0 {
-		return total, &CopyError{Source, io.ErrUnexpectedEOF}
+		return total, &CopyError{Side: Source, Err: io.ErrUnexpectedEOF}
 	}
 	return total, nil
 }
@@ -107,33 +107,42 @@ var splicers = sync.Pool{New: func() any {
 	return s
 }}
 
-// round waits for bytes and moves up to roundSize of them. more is false at
-// the source's end.
+// round waits for bytes and moves up to roundSize of them. It ends early when
+// dst has taken only some of them, so that progress hears of those before the
+// rest is waited for: a slow reader progresses. more is false at the source's
+// end.
 func (s *splicer) round(dst, src *Conn) (moved int64, more bool, err error) {
-	for moved < roundSize && s.left != 0 {
-		s.patient = moved == 0
-		s.room = roundSize - int(moved)
-		if err := s.wait(src, &src.rd, src.raw.Read, s.in); err != nil {
-			if !errors.Is(err, ErrNoSplice) {
-				err = &CopyError{Source, err}
+	for moved < roundSize && (s.left != 0 || s.held > 0) {
+		if s.held == 0 {
+			if more, err := s.fill(src, moved); err != nil || !more || s.dry {
+				return moved, more, err
 			}
-			return moved, true, err
 		}
-		if s.dry {
-			return moved, true, nil // report first, then wait without a pipe
+		if err := s.wait(dst, &dst.wr, dst.raw.Write, s.out); err != nil {
+			return moved, true, &CopyError{Side: Destination, Err: err}
 		}
-		if s.moved == 0 {
-			return moved, false, nil
-		}
-		for s.held > 0 {
-			if err := s.wait(dst, &dst.wr, dst.raw.Write, s.out); err != nil {
-				return moved, true, &CopyError{Destination, err}
-			}
-			moved += int64(s.moved)
+		moved += int64(s.moved)
+		if s.held > 0 {
+			return moved, true, nil
 		}
 	}
 	s.drop()
 	return moved, true, nil
+}
+
+// fill takes bytes into the empty pipe; the round has moved some already. It
+// waits only for a round's first ones; else it sets dry: report, then wait
+// without a pipe. more is false at the source's end.
+func (s *splicer) fill(src *Conn, moved int64) (more bool, err error) {
+	s.patient = moved == 0
+	s.room = roundSize - int(moved)
+	if err := s.wait(src, &src.rd, src.raw.Read, s.in); err != nil {
+		if !errors.Is(err, ErrNoSplice) {
+			err = &CopyError{Side: Source, Err: err}
+		}
+		return true, err
+	}
+	return s.dry || s.moved > 0, nil
 }
 
 // wait runs one direction until it moved something, failed or ended.

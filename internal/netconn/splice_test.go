@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -245,4 +246,31 @@ func TestSpliceErrors(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestSpliceTellsOfSlowReader: what a full destination has taken is progress at
+// once, not when it has taken a whole round, which may be past its deadline.
+func TestSpliceTellsOfSlowReader(t *testing.T) {
+	r := newRelay(t, false)
+	_ = r.out.TCP().SetWriteBuffer(4 << 10)
+	_ = r.server.(*net.TCPConn).SetReadBuffer(4 << 10)
+	data := noise(pipeSize, 7)
+	mustWrite(t, r.client, string(data))
+	var told atomic.Int64
+	done := make(chan error, 1)
+	go func() {
+		_, err := Splice(r.out, r.in, int64(len(data)), func(k int64) error {
+			told.Add(k)
+			return nil
+		})
+		done <- err
+	}()
+	eventually(t, "progress while the reader rests", func() bool { return told.Load() > 0 })
+	got := make([]byte, len(data))
+	if _, err := io.ReadFull(r.server, got); err != nil || !bytes.Equal(got, data) {
+		t.Errorf("content differs, %v", err)
+	}
+	if err := <-done; err != nil || told.Load() != int64(len(data)) {
+		t.Errorf("told of %d of %d bytes, %v", told.Load(), len(data), err)
+	}
 }
