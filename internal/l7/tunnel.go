@@ -9,6 +9,7 @@ import (
 	"github.com/weirlb/weir/internal/clock"
 	"github.com/weirlb/weir/internal/message"
 	"github.com/weirlb/weir/internal/netconn"
+	"github.com/weirlb/weir/internal/upstream"
 	"github.com/weirlb/weir/pool"
 )
 
@@ -94,6 +95,9 @@ func (e *exchange) tunnel(client, server *netconn.Conn, early, first []byte) Fai
 	t := e.x.enter()
 	defer e.x.leave(t)
 	idle := e.rt.Timeouts.TunnelIdle
+	// What a tunnel sends may be all that ever tells that the other end is gone.
+	// The backend's socket has this since it was dialed.
+	_ = client.SetUserTimeout(upstream.DefaultUserTimeout) // an option less is no reason to refuse
 	for _, c := range []*netconn.Conn{client, server} {
 		c.SetReadDeadline(0)
 		c.SetWriteDeadline(after(e.now, idle))
@@ -113,24 +117,24 @@ func (e *exchange) tunnel(client, server *netconn.Conn, early, first []byte) Fai
 	toServer, toClient, err := netconn.Tunnel(client, server, idle, t.stop)
 	e.rec.BytesOut += toClient
 	e.body.read += toServer
-	return tunnelEnd(err)
+	return tunnelEnd(err, server)
 }
 
 // tunnelEnd names how a tunnel ended. Its end is never a failure of the backend
-// in the sense of health: it answered when it said 101. Which side hung up first
-// without a proper end says nothing about whose fault it was; the log tells the
-// side.
-func tunnelEnd(err error) Failure {
+// in the sense of health: it answered when it said 101.
+func tunnelEnd(err error, server *netconn.Conn) Failure {
 	f := Failure{Phase: PhaseTunnel, Kind: pool.Success, Err: err}
-	var c *netconn.CopyError
+	var c *netconn.TunnelError
 	switch {
 	case err == nil:
 	case errors.Is(err, netconn.ErrStopped):
 		f.Fault, f.Reason = FaultWeir, message.DrainCut
 	case errors.Is(err, netconn.ErrIdle):
 		f.Fault, f.Reason, f.Detail = FaultClient, message.StreamIdleTimeout, "tunnel_idle"
-	case errors.As(err, &c):
-		f.Fault, f.Reason, f.Detail = FaultClient, message.ClientAbort, "tunnel broken: "+c.Error()
+	case errors.As(err, &c) && c.Conn == server:
+		f.Fault, f.Reason, f.Detail = FaultBackend, message.ResetMidResponse, "tunnel broken by the backend: "+c.Error()
+	case c != nil:
+		f.Fault, f.Reason, f.Detail = FaultClient, message.ClientAbort, "tunnel broken by the client: "+c.Error()
 	default:
 		f.Fault, f.Reason = FaultClient, message.ClientAbort
 	}

@@ -3,10 +3,16 @@
 package l7
 
 import (
+	"net"
+	"os"
+	"strconv"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/weirlb/weir/internal/message"
+	"github.com/weirlb/weir/internal/upstream"
 	"github.com/weirlb/weir/internal/weirtest"
 )
 
@@ -129,4 +135,64 @@ func TestTunnelEnds(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestTunnelBroken checks that the record names the side that broke a tunnel,
+// and that the client's socket notices a host that is gone.
+func TestTunnelBroken(t *testing.T) {
+	for _, side := range []string{"client", "backend"} {
+		t.Run(side, func(t *testing.T) {
+			b := weirtest.NewBackend(t, func(s *weirtest.Conn) {
+				_ = s.ReadHead()
+				s.Send(switched)
+				_, _ = s.Bytes(1)
+				if side == "backend" {
+					s.Reset()
+					return
+				}
+				_, _ = s.End()
+			})
+			r := newRig(t, []string{b.Addr()})
+			client := r.dial()
+			client.Send(upgrade)
+			_ = client.Final("GET")
+			if side == "client" {
+				eventually(t, "user timeout", func() bool { return userTimeout(t, client.LocalAddr()) == upstream.DefaultUserTimeout })
+			}
+			client.Send("x")
+			if side == "client" {
+				client.Reset()
+				r.want(101, message.ClientAbort, true)
+				return
+			}
+			_, _ = client.End()
+			r.want(101, message.ResetMidResponse, true)
+		})
+	}
+}
+
+// userTimeout finds the accepted socket of a client of this process and returns
+// its TCP_USER_TIMEOUT.
+func userTimeout(t *testing.T, client net.Addr) time.Duration {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range fds {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		peer, err := unix.Getpeername(fd)
+		if a, ok := peer.(*unix.SockaddrInet4); err != nil || !ok || a.Port != client.(*net.TCPAddr).Port {
+			continue
+		}
+		ms, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return time.Duration(ms) * time.Millisecond
+	}
+	return 0
 }

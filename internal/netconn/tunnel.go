@@ -20,6 +20,18 @@ var ErrStopped = errors.New("tunnel stopped")
 // ErrIdle is what Tunnel returns when no byte moved either way for too long.
 var ErrIdle = errors.New("tunnel idle for too long")
 
+// TunnelError says which connection of a tunnel failed.
+type TunnelError struct {
+	Conn *Conn
+	Err  error // a *CopyError
+}
+
+// Error implements error.
+func (e *TunnelError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *TunnelError) Unwrap() error { return e.Err }
+
 // copySize is the buffer of a direction that cannot be spliced, held only while
 // bytes move.
 const copySize = 32 << 10
@@ -27,7 +39,7 @@ const copySize = 32 << 10
 var copyBuffers = sync.Pool{New: func() any { return new([copySize]byte) }}
 
 // Tunnel moves bytes both ways between a and b until both halves have ended
-// (nil), one fails (*CopyError), nothing moved either way for idle (ErrIdle; 0:
+// (nil), one fails (*TunnelError), nothing moved either way for idle (ErrIdle; 0:
 // no bound), or stop is closed (ErrStopped). The end of one half is passed on
 // as a half-close and the other half goes on. It returns the bytes that reached
 // b and a. Whatever it returns, both connections are the caller's to close;
@@ -106,14 +118,20 @@ func (t *tunnel) half(dst, src *Conn, count *atomic.Int64) {
 		switch {
 		case err == nil:
 			if err := dst.CloseWrite(); err != nil {
-				t.fail(&CopyError{Destination, err})
+				t.fail(&TunnelError{dst, &CopyError{Destination, err}})
 			}
 			return
 		case t.stillMoving(err):
 			t.arm(dst, src, balance.Instant(t.last.Load()))
 		default:
-			if errors.Is(err, os.ErrDeadlineExceeded) {
+			var ce *CopyError
+			switch {
+			case errors.Is(err, os.ErrDeadlineExceeded):
 				err = ErrIdle
+			case errors.As(err, &ce) && ce.Side == Source:
+				err = &TunnelError{src, err}
+			case ce != nil:
+				err = &TunnelError{dst, err}
 			}
 			t.fail(err)
 			return
