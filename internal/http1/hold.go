@@ -52,8 +52,8 @@ func (c *ServerConn) dropHeld() {
 	}
 }
 
-// becameIdle is called when the held answer has left. It reports whether a
-// further request may be waited for.
+// becameIdle is called when the held answer has left. It reports whether to wait
+// for a further request without looking for one first.
 func (c *ServerConn) becameIdle() bool {
 	c.link.state.Store(stateIdle)
 	return !c.link.srv.drained.Load()
@@ -80,7 +80,7 @@ func (c *ServerConn) sendHeld(until balance.Instant) heldResult {
 		return heldBytes
 	}
 	timeout := isTimeout(err)
-	ok := timeout && sent == size
+	ok := (timeout || err == nil) && sent == size
 	if sent < size && (err == nil || timeout) {
 		_, err = writeAll(c.nc, c.out.stall, c.held[sent:], nil)
 		ok = err == nil

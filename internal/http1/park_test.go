@@ -7,7 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirlb/weir/balance"
 	"github.com/weirlb/weir/internal/message"
+	"github.com/weirlb/weir/internal/netconn"
 )
 
 // TestParking: an idle connection gives up its goroutine and comes back with
@@ -106,5 +108,59 @@ func TestDrainRace(t *testing.T) {
 				t.Fatalf("torn answer %q", got)
 			}
 		}
+	}
+}
+
+// TestDrainAnswersWhatArrived: a request that has arrived when the connection
+// would be closed is answered, be it that the connection is just waking up or
+// that the answer before has just been written.
+func TestDrainAnswersWhatArrived(t *testing.T) {
+	last := strings.Replace(ok("GET /2 "), "\r\n\r\n", "\r\nConnection: close\r\n\r\n", 1)
+	drain := func(s *Server) {
+		s.Drain(0)
+		eventually(t, "drained", s.drained.Load)
+	}
+	t.Run("parked", func(t *testing.T) {
+		s := &Server{Handler: echo, Timeouts: Timeouts{ParkAfter: time.Millisecond, Idle: time.Minute}}
+		type waiter struct {
+			nc     *netconn.Conn
+			resume func(bool)
+		}
+		parked := make(chan waiter, 2)
+		s.Park = func(nc *netconn.Conn, _ balance.Instant, resume func(bool)) { parked <- waiter{nc, resume} }
+		c := newRig(t, s).dial()
+		w := <-parked
+		c.send("GET /1 HTTP/1.1\r\nHost: x\r\n\r\n")
+		eventually(t, "arrived", w.nc.Pending)
+		w.resume(true) // until it parks again
+		c.expect(ok("GET /1 "))
+		w = <-parked
+		c.send("GET /2 HTTP/1.1\r\nHost: x\r\n\r\n")
+		eventually(t, "arrived", w.nc.Pending)
+		drain(s)
+		w.resume(true)
+		c.expectEnd(last)
+	})
+	for _, size := range []int{0, 2 * smallRead} { // held and not held
+		s := &Server{}
+		body := strings.Repeat("x", size)
+		answered, arrived := make(chan *netconn.Conn, 1), make(chan struct{})
+		s.Handler = func(c *ServerConn) {
+			if string(c.Request().Target) != "/1" {
+				echo(c)
+				return
+			}
+			answer(c, 200, body)
+			answered <- c.Conn()
+			<-arrived
+		}
+		c := newRig(t, s).dial()
+		c.send("GET /1 HTTP/1.1\r\nHost: x\r\n\r\n")
+		nc := <-answered
+		drain(s)
+		c.send("GET /2 HTTP/1.1\r\nHost: x\r\n\r\n")
+		eventually(t, "arrived", nc.Pending)
+		close(arrived)
+		c.expectEnd(ok(body) + last)
 	}
 }

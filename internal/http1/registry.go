@@ -160,7 +160,7 @@ func (s *Server) closeIdle(due float64, of int) float64 {
 // closeIfIdle closes a connection on which nothing is under way. A request
 // whose bytes have arrived but were not yet seen is let through.
 func (l *link) closeIfIdle() {
-	if !l.tls && l.nc.Peek() == netconn.HasBytes {
+	if l.nc.Pending() {
 		return
 	}
 	if l.state.CompareAndSwap(stateIdle, stateClosing) || l.state.CompareAndSwap(stateParked, stateClosing) {

@@ -54,6 +54,17 @@ func (c *Conn) Peek() PeekState {
 	return peekState(c.now(nil, unix.MSG_PEEK, false))
 }
 
+// Pending reports whether bytes have arrived on the socket that nobody has read
+// yet; under TLS they may be of any record. Unlike Peek it may be called by any
+// goroutine. It is false without a descriptor.
+func (c *Conn) Pending() bool {
+	if c.raw == nil || c.gone() {
+		return false
+	}
+	n, _ := c.now(nil, unix.MSG_PEEK, false) // an error is no bytes
+	return n > 0
+}
+
 func (c *Conn) peekTLS() PeekState {
 	if c.hasSpare {
 		return HasBytes
