@@ -36,7 +36,7 @@ func (e *Engine) Status() admin.Status {
 	for _, l := range e.liveListeners() {
 		cfg := g.Plan.Listener(l.name)
 		out := admin.Listener{
-			Name: l.name, Bind: l.addrs(), Protocol: cfg.Protocol, TLS: cfg.TLS != nil,
+			Name: l.name, Bind: l.bound(), Protocol: cfg.Protocol, TLS: cfg.TLS != nil,
 			Connections: int64(l.ln.Connections()),
 		}
 		h := g.handlers[l.slot]

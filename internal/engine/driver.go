@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/weirlb/weir/balance"
@@ -87,7 +88,7 @@ func (d *driver) Notice(n pool.Notice) {
 		attrs = append(attrs, slog.String("from", n.From.String()), slog.String("to", n.To.String()), slog.Float64("share", n.Share))
 	case pool.EjectedNow:
 		level = slog.LevelWarn
-		d.engine.metrics.Ejected(d.cfg.Name, n.Backend.ID(), n.Why)
+		d.engine.metrics.Ejected(d.cfg.Name, n.Backend.ID(), ejectionCause(n.Why))
 	case pool.PanicBegan, pool.SharedDependency, pool.DrainOver:
 		level = slog.LevelError
 	}
@@ -108,6 +109,15 @@ func (d *driver) Notice(n pool.Notice) {
 	d.connections(&n)
 }
 
+// ejectionCause is the label for what an ejection's words begin with: the
+// words hold counts and times, which would make a series each.
+func ejectionCause(why string) string {
+	if strings.HasPrefix(why, "failed on probation") {
+		return "probation"
+	}
+	return "consecutive"
+}
+
 // connections does to the backend's connections what the notice is about.
 func (d *driver) connections(n *pool.Notice) {
 	if n.Backend == nil {
@@ -122,7 +132,7 @@ func (d *driver) connections(n *pool.Notice) {
 		t.up.SetDraining(true)
 	case pool.DrainOver:
 		t.up.Cut()
-	case pool.Overridden:
+	case pool.Overridden, pool.Added: // added: it may have come back in the midst of its drain
 		t.up.SetDraining(n.Backend.Admin() != balance.Enabled)
 	}
 }

@@ -7,7 +7,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"slices"
+	"net"
+	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -267,6 +268,8 @@ type Bound struct {
 	Listeners []BoundListener // sorted by name
 	Admin     string          // host:port or unix:/path; empty: off
 	Status    string
+
+	everywhere map[string]bool // those that stand for all addresses of the machine
 }
 
 // BoundListener is one listener's addresses.
@@ -285,35 +288,52 @@ func (b Bound) String() string {
 			scheme = "https://"
 		}
 		for _, a := range l.Addrs {
-			parts = append(parts, l.Name+" on "+withScheme(scheme, a))
+			parts = append(parts, l.Name+" on "+b.said(scheme, a))
 		}
 	}
 	if b.Admin != "" {
-		parts = append(parts, "admin on "+withScheme("http://", b.Admin))
+		parts = append(parts, "admin on "+b.said("http://", b.Admin))
 	}
 	if b.Status != "" {
-		parts = append(parts, "status on "+withScheme("http://", b.Status))
+		parts = append(parts, "status on "+b.said("http://", b.Status))
 	}
 	return strings.Join(parts, ", ")
 }
 
-func withScheme(scheme, addr string) string {
-	if strings.HasPrefix(addr, "unix:") {
+func (b Bound) said(scheme, addr string) string {
+	switch {
+	case strings.HasPrefix(addr, "unix:"):
 		return addr
+	case b.everywhere[addr]:
+		return scheme + addr + " (all addresses)"
+	default:
+		return scheme + addr
 	}
-	return scheme + addr
 }
 
 // Bound returns the addresses.
 func (e *Engine) Bound() Bound {
-	var b Bound
+	b := Bound{everywhere: map[string]bool{}}
 	for _, l := range e.liveListeners() {
-		b.Listeners = append(b.Listeners, BoundListener{Name: l.name, TLS: l.tls, Addrs: slices.Clone(l.addrs())})
+		addrs := l.addrs()
+		b.Listeners = append(b.Listeners, BoundListener{Name: l.name, TLS: l.tls, Addrs: addrs})
+		for i, a := range l.bound() {
+			b.everywhere[addrs[i]] = a != addrs[i]
+		}
 	}
 	if e.ops != nil {
 		b.Admin, b.Status = e.ops.adminAddr, e.ops.statusAddr
+		plan := e.gen.Load().Plan
+		b.everywhere[b.Admin], b.everywhere[b.Status] = unspecified(plan.Admin.Bind), unspecified(plan.Status.Bind)
 	}
 	return b
+}
+
+// unspecified reports whether an address as written takes in all of the machine.
+func unspecified(bind string) bool {
+	host, _, err := net.SplitHostPort(bind)
+	ip, _ := netip.ParseAddr(host)
+	return err == nil && (host == "" || ip.IsUnspecified())
 }
 
 // Events returns what happened since the given number, oldest first, as far as

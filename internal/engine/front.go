@@ -266,11 +266,21 @@ func (f *front) empty() <-chan struct{} {
 	return done
 }
 
-// cutTunnels ends tunnels evenly over the duration.
+// cutTunnels ends the tunnels of each listener evenly over the duration.
 func (f *front) cutTunnels(spread time.Duration) {
+	var all sync.WaitGroup
 	for _, l := range f.ever() {
-		l.x.CutTunnels(spread)
+		all.Go(func() { l.x.CutTunnels(spread) })
 	}
+	all.Wait()
+}
+
+// cutCount returns how many requests and tunnels ended by cut and cutTunnels.
+func (f *front) cutCount() (n int64) {
+	for _, l := range f.ever() {
+		n += l.x.CutCount()
+	}
+	return n
 }
 
 // cut ends every connection and returns how many were in use.
@@ -300,15 +310,24 @@ func (f *front) close() error {
 	return f.parker.Close()
 }
 
-// addrs returns where the listener is bound, in the order of the plan.
-func (l *liveListener) addrs() []string {
+// addrs returns where the listener can be reached from here, in the order of
+// the plan.
+func (l *liveListener) addrs() []string { return l.each(opsAddr) }
+
+// bound returns where the listener is bound, as the kernel says it.
+func (l *liveListener) bound() []string {
+	return l.each(func(a net.Addr) string {
+		if a.Network() == "unix" {
+			return "unix:" + a.String()
+		}
+		return a.String()
+	})
+}
+
+func (l *liveListener) each(name func(net.Addr) string) []string {
 	var out []string
 	for _, a := range l.ln.Addrs() {
-		if a.Network() == "unix" {
-			out = append(out, "unix:"+a.String())
-			continue
-		}
-		out = append(out, reachable(a))
+		out = append(out, name(a))
 	}
 	return out
 }
