@@ -16,7 +16,7 @@ import (
 // at 0.9 and never fall while the share grows: a share must not be a weight,
 // under which an idle newcomer wins nearly every comparison of load.
 func admission(t *testing.T, s *suite) {
-	const n, requests = 10, 40_000
+	const n, requests = 10, 20_000
 	shares := []float64{0.1, 0.5, 0.9, 1}
 	noise := 5 * math.Sqrt((1-1.0/n)/(1.0/n)/requests) // of a rate of 1
 	for _, load := range []float64{0, 0.3, 0.7} {
