@@ -72,7 +72,7 @@ func (c *ServerConn) appendHead(b []byte, h *message.Response, kind message.Body
 	if announced == message.NoBody && length >= 0 {
 		announced = message.Sized // HEAD: the length without the content
 	}
-	seen := settleFraming(&h.Fields, announced, length, h.Status == 101)
+	seen := settleFraming(&h.Fields, announced, length, h.Status == 101 || h.Status == 426 && c.req.Minor != 0)
 	b = h.Fields.AppendWire(b)
 	b = appendFraming(b, seen, announced, length)
 	b = c.appendConnection(b, h.Status, seen)
@@ -127,6 +127,10 @@ func (c *ServerConn) appendConnection(b []byte, status int, seen uint8) []byte {
 	switch {
 	case status == 101:
 		return appendUpgrade(b, seen)
+	case seen&seenUpgrade != 0 && c.mustClose.Load(): // 426
+		return append(b, "Connection: close, Upgrade\r\n"...)
+	case seen&seenUpgrade != 0:
+		return append(b, "Connection: Upgrade\r\n"...)
 	case c.mustClose.Load():
 		return append(b, "Connection: close\r\n"...)
 	case c.req.Minor == 0:

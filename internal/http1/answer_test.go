@@ -52,6 +52,12 @@ func TestAnswerFraming(t *testing.T) {
 		{"304", "GET / HTTP/1.1", message.Response{Status: 304, Fields: fields("Content-Length", "7")}, []string{""}, "HTTP/1.1 304 Not Modified\r\nContent-Length: 7\r\n\r\n", false},
 		{"the backend's connection fields", "GET / HTTP/1.1", message.Response{Status: 200, Body: message.Sized, Fields: fields("Connection", "close", "Keep-Alive", "timeout=5", "Upgrade", "h2c", "Content-Length", "0")},
 			[]string{""}, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", false},
+		{"426", "GET / HTTP/1.1", message.Response{Status: 426, Reason: []byte("Upgrade Required"), Body: message.Sized, Fields: fields("Upgrade", "websocket", "Content-Length", "0")},
+			[]string{""}, "HTTP/1.1 426 Upgrade Required\r\nUpgrade: websocket\r\nContent-Length: 0\r\nConnection: Upgrade\r\n\r\n", false},
+		{"426 that closes", "GET / HTTP/1.1\r\nConnection: close", message.Response{Status: 426, Reason: []byte("Upgrade Required"), Body: message.Sized, Fields: fields("Upgrade", "websocket", "Content-Length", "0")},
+			[]string{""}, "HTTP/1.1 426 Upgrade Required\r\nUpgrade: websocket\r\nContent-Length: 0\r\nConnection: close, Upgrade\r\n\r\n", true},
+		{"426 to 1.0", "GET / HTTP/1.0", message.Response{Status: 426, Reason: []byte("Upgrade Required"), Body: message.Sized, Fields: fields("Upgrade", "websocket", "Content-Length", "0")},
+			[]string{""}, "HTTP/1.1 426 Upgrade Required\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", true},
 		{"a length that contradicts", "GET / HTTP/1.1", message.Response{Status: 200, Body: message.Sized, ContentLength: 1, Fields: fields("Content-Length", "2", "content-length", "1")},
 			[]string{"a"}, "HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\na", false},
 	} {

@@ -74,9 +74,11 @@ func hopResponse(r *message.Response) (dated bool) {
 			message.WeirAny, message.XRequestID:
 			f.Remove(i)
 		case message.Upgrade:
-			// With 101 the codec writes the field; with 426 it is the answer's
-			// point, and it takes a Connection: upgrade that weir will not send for
-			// protocols it does not tunnel.
+			// With 101 the codec writes the field. With 426 it is the answer's point
+			// (RFC 9110 section 15.5.22), where weir would tunnel what it asks for.
+			if r.Status == 426 && message.EqualFold(f.Value(i), "websocket") {
+				continue
+			}
 			f.Remove(i)
 		case message.Date:
 			dated = dated || !f.Removed(i)

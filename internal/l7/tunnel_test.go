@@ -5,6 +5,7 @@ package l7
 import (
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -73,17 +74,24 @@ func TestTunnel(t *testing.T) {
 	}
 }
 
-// TestUpgradeDeclined passes an ordinary answer on, and keeps the connection.
+// TestUpgradeDeclined passes an ordinary answer on, and keeps the connection. Of
+// what a 426 asks for only that is passed on which weir would tunnel.
 func TestUpgradeDeclined(t *testing.T) {
-	b := weirtest.Always(t, "HTTP/1.1 426 Upgrade Required\r\nContent-Length: 2\r\n\r\nno")
-	r := newRig(t, []string{b.Addr()})
-	c := r.dial()
-	for range 2 {
-		c.Send(upgrade)
-		if m := c.Final("GET"); m == nil || m.Status() != 426 || m.Body != "no" {
-			t.Fatalf("answer %+v", m)
+	for wanted, passes := range map[string]bool{"WebSocket": true, "h2c": false} {
+		b := weirtest.Always(t, "HTTP/1.1 426 Upgrade Required\r\nUpgrade: "+wanted+"\r\nConnection: Upgrade\r\nContent-Length: 2\r\n\r\nno")
+		r := newRig(t, []string{b.Addr()})
+		c := r.dial()
+		for range 2 {
+			c.Send(upgrade)
+			m := c.Final("GET")
+			if m == nil || m.Status() != 426 || m.Body != "no" {
+				t.Fatalf("answer %+v", m)
+			}
+			if slices.Contains(m.Lines, "Upgrade: "+wanted) != passes || slices.Contains(m.Lines, "Connection: Upgrade") != passes {
+				t.Errorf("%s: %q", wanted, m.Lines)
+			}
+			r.want(426, message.OK, true)
 		}
-		r.want(426, message.OK, true)
 	}
 }
 
