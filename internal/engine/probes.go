@@ -4,6 +4,7 @@ package engine
 
 import (
 	"net"
+	"net/netip"
 	"strconv"
 
 	"github.com/weirlb/weir/internal/probe"
@@ -18,6 +19,9 @@ func (d *driver) probeTarget(t *target) probe.Target {
 	if err == nil && a.Port != 0 && strconv.Itoa(a.Port) != port {
 		out.Address = net.JoinHostPort(host, strconv.Itoa(a.Port))
 		out.OnTrafficPort = false
+	}
+	if addr, err := netip.ParseAddrPort(out.Address); err == nil {
+		out.Addr = addr
 	}
 	if a.Protocol != "http" {
 		return out

@@ -31,7 +31,7 @@ func dialFailed(err error, to netip.AddrPort, timeout time.Duration) verdict {
 		return failed(health.CauseRefused, fmt.Sprintf("nothing listens on %v", to))
 	case is(syscall.EADDRNOTAVAIL, syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EPERM, syscall.EACCES):
 		// Ours, not the backend's: ports, descriptors, memory, a firewall rule.
-		return verdict{outcome: health.NoAnswer, text: oneLine("local: " + rootText(err)), retry: true}
+		return localFault(err)
 	case is(syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.ENETDOWN, syscall.EHOSTDOWN):
 		return failed(health.CauseNoRoute, fmt.Sprintf("%v: %s", to, rootText(err)))
 	case isTimeout(err) || is(syscall.ETIMEDOUT):
@@ -39,6 +39,11 @@ func dialFailed(err error, to netip.AddrPort, timeout time.Duration) verdict {
 	default:
 		return failed(health.CauseReset, fmt.Sprintf("%v: %s", to, rootText(err)))
 	}
+}
+
+// localFault is the verdict of a probe that weir itself could not make.
+func localFault(err error) verdict {
+	return verdict{outcome: health.NoAnswer, text: oneLine("local: " + rootText(err)), retry: true}
 }
 
 // lost turns the error of a connection that stood into a verdict.

@@ -26,7 +26,8 @@ type Options struct {
 	// Resolve returns the addresses of a name; nil asks the system. It must
 	// return when the context ends.
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
-	// Observe is told of every finished probe, from the probe's goroutine.
+	// Observe is told of every finished probe, from the goroutine that calls its
+	// done.
 	Observe   func(outcome string, took time.Duration)
 	MaxAtOnce int                    // 0: MaxAtOnce
 	Now       func() balance.Instant // nil: clock.Now
@@ -34,8 +35,11 @@ type Options struct {
 
 // Target is what one probe goes to.
 type Target struct {
-	Pool          string      // probes that wait take turns by pool
-	Address       string      // host:port to connect to
+	Pool    string // probes that wait take turns by pool
+	Address string // host:port to connect to
+	// Addr is Address where that is no name, parsed once for all probes; zero
+	// has each probe parse it.
+	Addr          netip.AddrPort
 	OnTrafficPort bool        // the traffic goes there too
 	TLS           *tls.Config // nil: none; else with ServerName, verified as for the traffic
 	HTTP          *HTTP       // nil: the connection (and handshake) is the check
@@ -64,6 +68,8 @@ type Prober struct {
 	idle    *sync.Cond // running fell to 0
 	running int
 	closed  bool
+	conn    *connector       // nil: not needed yet, or no descriptor for it
+	dialAll bool             // tests: without connector
 	waiting map[string]*line // by pool; only pools with waiting probes
 	turns   []*line          // the same, in the order of their turns
 }
@@ -78,6 +84,7 @@ type job struct {
 	target  Target
 	timeout time.Duration
 	done    func(health.ProbeResult)
+	to      netip.AddrPort // valid: the connector can do it
 }
 
 // New returns a Prober. Close ends it.
@@ -109,10 +116,14 @@ func orDev(version string) string {
 // Probe starts one probe and returns at once. done is called exactly once,
 // from another goroutine and with no lock held: with the result, or, when
 // nothing can be said about the backend (a local fault, or the Prober closed),
-// with Retry set. The timeout runs from when the probe itself begins, not from
+// with Retry set. It must not wait for anything: other results come from the
+// same goroutine. The timeout runs from when the probe itself begins, not from
 // when it was asked for.
 func (p *Prober) Probe(t Target, timeout time.Duration, done func(health.ProbeResult)) {
-	j := job{t, timeout, done}
+	j := job{target: t, timeout: timeout, done: done}
+	if to, ok := plain(&t); ok {
+		j.to = to
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
@@ -120,7 +131,9 @@ func (p *Prober) Probe(t Target, timeout time.Duration, done func(health.ProbeRe
 		go p.refuse(j)
 	case p.running < p.opt.MaxAtOnce:
 		p.running++
-		go p.work(j)
+		if !p.connectLocked(&j) {
+			go p.work(j)
+		}
 	default:
 		l := p.waiting[t.Pool]
 		if l == nil {
@@ -138,6 +151,10 @@ func (p *Prober) Close() {
 	p.cancel()
 	p.mu.Lock()
 	p.closed = true
+	conn := p.conn
+	if conn != nil {
+		conn.rouseLocked()
+	}
 	left := p.turns
 	p.turns, p.waiting = nil, nil
 	p.mu.Unlock()
@@ -147,18 +164,51 @@ func (p *Prober) Close() {
 		}
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	for p.running > 0 {
 		p.idle.Wait()
 	}
+	p.mu.Unlock()
+	if conn != nil {
+		<-conn.over
+	}
 }
 
-func (p *Prober) refuse(j job) {
-	now := p.opt.Now()
+// closedVerdict ends what Close cuts off.
+var closedVerdict = verdict{outcome: health.NoAnswer, text: "the prober is closed", retry: true}
+
+func (p *Prober) refuse(j job) { p.tell(&j, closedVerdict, p.opt.Now(), time.Time{}) }
+
+// tell hands out the verdict of a probe that began at sent, which is start.
+func (p *Prober) tell(j *job, v verdict, sent balance.Instant, start time.Time) {
+	if p.opt.Observe != nil && !v.retry {
+		p.opt.Observe(v.outcome.String(), time.Since(start))
+	}
 	j.done(health.ProbeResult{
-		Outcome: health.NoAnswer, Sent: now, At: now, Error: "the prober is closed",
-		OnTrafficPort: j.target.OnTrafficPort, Retry: true,
+		Outcome: v.outcome, Sent: sent, At: p.opt.Now(), Cause: v.cause, Status: v.status,
+		Error: v.text, OnTrafficPort: j.target.OnTrafficPort, Retry: v.retry,
 	})
+}
+
+// connectLocked hands a probe that may run to the connector, if it is one for
+// it.
+func (p *Prober) connectLocked(j *job) bool {
+	if !j.to.IsValid() || p.dialAll {
+		return false
+	}
+	if p.conn == nil {
+		if p.conn = newConnector(p); p.conn == nil {
+			return false
+		}
+	}
+	p.conn.addLocked(j)
+	return true
+}
+
+// leaveLocked ends so many running probes that nothing takes the place of.
+func (p *Prober) leaveLocked(n int) {
+	if p.running -= n; p.running == 0 {
+		p.idle.Broadcast()
+	}
 }
 
 // work runs a probe and then those that wait.
@@ -168,14 +218,13 @@ func (p *Prober) work(j job) {
 		p.mu.Lock()
 		next, ok := p.nextLocked()
 		if !ok {
-			p.running--
-			if p.running == 0 {
-				p.idle.Broadcast()
-			}
-			p.mu.Unlock()
+			p.leaveLocked(1)
+		}
+		handed := ok && p.connectLocked(&next)
+		p.mu.Unlock()
+		if !ok || handed {
 			return
 		}
-		p.mu.Unlock()
 		j = next
 	}
 }

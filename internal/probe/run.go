@@ -52,13 +52,7 @@ func (p *Prober) run(j *job) {
 	if p.ctx.Err() != nil && v.outcome == health.NoAnswer {
 		v.retry = true // cut by Close: nobody's fault
 	}
-	if p.opt.Observe != nil && !v.retry {
-		p.opt.Observe(v.outcome.String(), time.Since(start))
-	}
-	j.done(health.ProbeResult{
-		Outcome: v.outcome, Sent: sent, At: p.opt.Now(), Cause: v.cause, Status: v.status,
-		Error: v.text, OnTrafficPort: j.target.OnTrafficPort, Retry: v.retry,
-	})
+	p.tell(j, v, sent, start)
 	if c != nil {
 		if v.status != 0 {
 			c.drain(min(time.Until(deadline), patience))
