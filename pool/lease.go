@@ -131,7 +131,7 @@ func (p *Pool) pickSlow(l *Lease, r *balance.Request) (got Refusal, stirred bool
 	for range 4 {
 		b, ok := v.pick(r)
 		switch {
-		case !ok && len(v.members) == 0:
+		case !ok && v.idle:
 			return NoBackend, stirred
 		case !ok:
 			return AllBroken, stirred

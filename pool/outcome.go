@@ -15,8 +15,8 @@ type Refusal uint8
 // The refusals.
 const (
 	Granted      Refusal = iota
-	NoBackend            // the pool holds none that could ever take work
-	AllBroken            // none may take work now
+	NoBackend            // the pool holds none, or all are drained, disabled or of weight 0
+	AllBroken            // health leaves none
 	Full                 // all are at their limits; Wait may help
 	QueueFull            // and so is the queue
 	QueueTimeout         // no slot came free in time

@@ -71,7 +71,7 @@ func New(cfg Config, d Driver, now func() balance.Instant) *Pool {
 		cfg: &p.cfg, hot: p, attach: p.attach,
 		byID: map[string]*member{}, leaving: map[identity]*member{}, overrides: map[string]*override{},
 	}
-	p.build(&publication{admit: 1})
+	p.build(&publication{admit: 1, idle: true})
 	return p
 }
 
@@ -187,7 +187,7 @@ func (p *Pool) step(ev event) {
 // the same as before is kept.
 func (p *Pool) build(pub *publication) {
 	old, last := p.view.Load(), p.last
-	v := &view{members: pub.members, takers: [2][]balance.Member{pub.first, pub.second}, admit: pub.admit, panicked: pub.panicked[0] || pub.panicked[1]}
+	v := &view{members: pub.members, takers: [2][]balance.Member{pub.first, pub.second}, admit: pub.admit, idle: pub.idle, panicked: pub.panicked[0] || pub.panicked[1]}
 	if last != nil && last.panicked[0] == pub.panicked[0] && slices.Equal(last.first, pub.first) {
 		v.first = old.first
 	} else {

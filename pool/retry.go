@@ -101,7 +101,8 @@ type Decision struct {
 //   - a redispatch, when no byte of the request was put on a backend: free,
 //     immediate, bounded by Attempts;
 //   - one more on the same backend over a fresh connection, when a reused one
-//     turned out dead: once per exchange, whatever Attempts says;
+//     turned out dead: once per exchange, whatever Attempts says; not on one
+//     that drains, whose connections were cut at its deadline;
 //   - a retry, when bytes were sent and the request may be replayed: after a
 //     backoff, and only if the pool's budget has room for it, which is spent.
 //
@@ -115,7 +116,7 @@ func (p *Pool) Next(now balance.Instant, rr *RetryRules, t *Try, f Failure, rnd 
 		t.N++
 		return Decision{Why: NotListed}
 	}
-	if f.Stale && !t.Stale && (!f.Sent || f.Replayable) {
+	if f.Stale && !t.Stale && (!f.Sent || f.Replayable) && (f.Backend == nil || f.Backend.Admin() == balance.Enabled) {
 		t.Stale = true
 		if f.Sent {
 			p.budget.spend(now, true) // counted, so that others yield, never refused

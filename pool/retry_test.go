@@ -73,6 +73,22 @@ func TestRetryRules(t *testing.T) {
 	}
 }
 
+// TestStaleConnectionOfDrainingBackend: what was cut at a drain's deadline goes
+// elsewhere, as a retry, not back to the backend that is to become empty.
+func TestStaleConnectionOfDrainingBackend(t *testing.T) {
+	p := benchPool(2, func(c *Config) { c.Retry = Budget{MinPerSecond: 100} })
+	rr := NewRetryRules(2, true, nil, 0)
+	a := p.core.order[0].b
+	f := Failure{Kind: Reset, Stale: true, Sent: true, Replayable: true, Backend: a}
+	if d := p.Next(0, &rr, new(Try), f, 0); !d.SameBackendFresh {
+		t.Errorf("enabled: %+v", d)
+	}
+	a.SetAdmin(balance.Draining)
+	if d := p.Next(0, &rr, new(Try), f, 0); d.SameBackendFresh || !d.Again {
+		t.Errorf("draining: %+v", d)
+	}
+}
+
 func TestRetryAfterIsRetriedOnceAndOnlyWithHeadroom(t *testing.T) {
 	p := benchPool(2, func(c *Config) { c.Retry = Budget{MinPerSecond: 100} })
 	rr := NewRetryRules(5, true, []int{503}, 0)

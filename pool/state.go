@@ -59,6 +59,7 @@ type publication struct {
 	first, second []balance.Member
 	panicked      [2]bool
 	members       []*member
+	idle          bool // the operator's word leaves nobody: all are drained, disabled or of weight 0
 	admit         float64
 }
 
@@ -244,13 +245,13 @@ func (c *core) starved() bool {
 }
 
 func (p *publication) equal(q *publication) bool {
-	return p.admit == q.admit && p.panicked == q.panicked && slices.Equal(p.members, q.members) &&
+	return p.admit == q.admit && p.idle == q.idle && p.panicked == q.panicked && slices.Equal(p.members, q.members) &&
 		slices.Equal(p.first, q.first) && slices.Equal(p.second, q.second)
 }
 
 // compose gathers the members that the two tiers' pickers are built over.
 func (c *core) compose() *publication {
-	out := &publication{members: append([]*member(nil), c.order...), admit: 1}
+	out := &publication{members: append([]*member(nil), c.order...), admit: 1, idle: c.counts == [2][classes]int{}}
 	a := &c.alarm
 	first := c.tier(0, a.open, a.shared)
 	second := c.tier(1, false, false)

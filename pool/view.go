@@ -17,6 +17,7 @@ type view struct {
 	shift    uint8
 	takers   [2][]balance.Member // what first and second were built over
 	admit    float64             // part of the requests admitted; below 1 only while shedding
+	idle     bool                // no member may take work, whatever its health
 	panicked bool
 }
 
