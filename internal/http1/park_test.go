@@ -164,3 +164,17 @@ func TestDrainAnswersWhatArrived(t *testing.T) {
 		c.expectEnd(ok(body) + last)
 	}
 }
+
+// TestDrainWaitsForFirstRequest: a connection that has just been made is left
+// the time to ask.
+func TestDrainWaitsForFirstRequest(t *testing.T) {
+	s := &Server{Handler: echo}
+	r := newRig(t, s)
+	c, silent := r.dial(), r.dial()
+	eventually(t, "idle", func() bool { return s.Counts().Idle == 2 })
+	s.Drain(0)
+	eventually(t, "drained", s.drained.Load)
+	c.send("GET /1 HTTP/1.1\r\nHost: x\r\n\r\n")
+	c.expectEnd(strings.Replace(ok("GET /1 "), "\r\n\r\n", "\r\nConnection: close\r\n\r\n", 1))
+	silent.expectEnd("") // the grace is over
+}

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weirlb/weir/balance"
+	"github.com/weirlb/weir/internal/clock"
 	"github.com/weirlb/weir/internal/netconn"
 )
 
@@ -29,10 +31,12 @@ type link struct {
 	info any
 	tls  bool
 
+	first atomic.Bool // no request has come yet
+
 	// Owned by the goroutine that serves it, or by the waiter.
-	first  bool // no request has come yet
 	resume func(bool)
 
+	since balance.Instant // constant: when it came
 	state atomic.Int32
 
 	prev, next *link // guarded by registry.mu
@@ -103,9 +107,14 @@ func (s *Server) Counts() (n Counts) {
 // drainTick is how often Drain closes a share of the idle connections.
 const drainTick = 50 * time.Millisecond
 
+// firstGrace is how long Drain leaves a new connection the time to ask: the
+// first request is on its way, and clients do not expect to have to repeat it.
+const firstGrace = time.Second
+
 // Drain makes every answer from now on say Connection: close and closes idle
 // connections evenly spread over the duration (0: at once); those that become
-// idle later are closed then. It returns at once; CloseAll ends it early.
+// idle later are closed then, new ones after a grace of a second. It returns at
+// once; CloseAll ends it early.
 func (s *Server) Drain(spread time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,15 +144,46 @@ func (s *Server) runDrain(spread time.Duration, stop chan struct{}) {
 		}
 	}
 	s.drained.Store(true)
-	s.closeIdle(1, 1)
+	for {
+		if s.closeIdle(1, 1); !s.anyNew() {
+			return
+		}
+		select {
+		case <-stop:
+			return
+		case <-time.After(drainTick):
+		}
+	}
+}
+
+// anyNew reports whether a connection is left in its grace.
+func (s *Server) anyNew() bool {
+	now := clock.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for l := s.head; l != nil; l = l.next {
+		if l.isNew(now) {
+			return true
+		}
+	}
+	return false
+}
+
+// isNew reports that the first request may still be on its way.
+func (l *link) isNew(now balance.Instant) bool {
+	return l.first.Load() && now.Sub(l.since) < firstGrace
 }
 
 // closeIdle closes one in every "of" idle connections and what was due before,
 // and returns what is still due, less than one.
 func (s *Server) closeIdle(due float64, of int) float64 {
 	var idle []*link
+	now := clock.Now()
 	s.mu.Lock()
 	for l := s.head; l != nil; l = l.next {
+		if l.isNew(now) {
+			continue
+		}
 		if st := l.state.Load(); st == stateIdle || st == stateParked {
 			idle = append(idle, l)
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/balance"
+	"github.com/weirlb/weir/internal/clock"
 	"github.com/weirlb/weir/internal/netconn"
 )
 
@@ -71,7 +72,8 @@ type Server struct {
 // Serve serves a connection until it is closed, taken over, or parked: then
 // Serve returns and the connection goes on elsewhere. info is for the handler.
 func (s *Server) Serve(nc *netconn.Conn, info any) {
-	l := &link{srv: s, nc: nc, info: info, tls: nc.TLS() != nil, first: true}
+	l := &link{srv: s, nc: nc, info: info, tls: nc.TLS() != nil, since: clock.Now()}
+	l.first.Store(true)
 	s.add(l)
 	s.run(l)
 }
@@ -147,7 +149,7 @@ func (l *link) unpark(ready bool) {
 func (l *link) expire() {
 	s := l.srv
 	timedOut := l.state.CompareAndSwap(stateParked, stateClosing)
-	if timedOut && l.first && !l.nc.Aborted() && s.OnBadRequest != nil {
+	if timedOut && l.first.Load() && !l.nc.Aborted() && s.OnBadRequest != nil {
 		c := conns.Get().(*ServerConn)
 		c.attach(l)
 		s.OnBadRequest(c, errNoRequest)

@@ -36,7 +36,7 @@ func (c *ServerConn) awaitRequest() waitResult {
 		if r != waitRequest {
 			return r
 		}
-		if c.link.first {
+		if c.link.first.Load() {
 			until = c.idleUntil // from accept
 		}
 	} else {
@@ -50,7 +50,7 @@ func (c *ServerConn) awaitBytes() waitResult {
 	l, s := c.link, c.link.srv
 	now := clock.Now()
 	limit := s.Timeouts.Idle
-	if l.first {
+	if l.first.Load() {
 		limit = s.Timeouts.Header
 	}
 	c.idleUntil = 0
@@ -80,7 +80,7 @@ func (c *ServerConn) awaitBytes() waitResult {
 	}
 	c.nc.SetReadDeadline(wake)
 	l.state.Store(stateIdle)
-	if s.drained.Load() && !l.first && c.nc.Peek() != netconn.HasBytes {
+	if s.drained.Load() && !l.first.Load() && c.nc.Peek() != netconn.HasBytes {
 		return waitClosed // a request that has arrived already is answered
 	}
 	_, err := c.in.more(c.headLimit)
@@ -89,7 +89,7 @@ func (c *ServerConn) awaitBytes() waitResult {
 			if park {
 				return waitParked
 			}
-			if l.first && s.OnBadRequest != nil {
+			if l.first.Load() && s.OnBadRequest != nil {
 				s.OnBadRequest(c, errNoRequest)
 			}
 		}
@@ -169,7 +169,9 @@ func (c *ServerConn) readHead(until balance.Instant) waitResult {
 func (c *ServerConn) beginExchange(n int) {
 	r := &c.req
 	r.TLS = c.link.tls
-	c.link.first = false
+	if c.link.first.Load() {
+		c.link.first.Store(false)
+	}
 	c.in.begin(n, r.Body, r.ContentLength)
 	c.out.reset()
 	c.allowance = c.link.srv.Timeouts.BodyGrace
