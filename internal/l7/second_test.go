@@ -17,31 +17,44 @@ import (
 )
 
 // onlyOnce is a pool in which nobody is left for a second attempt.
-type onlyOnce struct{ *pool.Pool }
+type onlyOnce struct{ r *rig }
 
-func (p onlyOnce) Pick(l *pool.Lease, r *balance.Request) pool.Refusal {
-	if r.Tried.Len() > 0 {
+func (p onlyOnce) BeginRequest(now balance.Instant) { p.r.pool.BeginRequest(now) }
+
+func (p onlyOnce) Pick(l *pool.Lease, q *balance.Request) pool.Refusal {
+	if q.Tried.Len() > 0 {
 		return pool.AllBroken
 	}
-	return p.Pool.Pick(l, r)
+	return p.r.pool.Pick(l, q)
 }
 
-// metered gives the rig's route metrics; the result reads those of a family.
-func metered(r *rig) func(family string) []string {
-	m := observe.NewMetrics(observe.MetricsOptions{})
-	r.rt.Series, r.rt.PoolSeries = m.Route("web", "r", "app"), m.Pool("app")
-	return func(family string) []string {
-		w := httptest.NewRecorder()
-		m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
-		var out []string
-		for line := range strings.Lines(w.Body.String()) {
-			if line = strings.TrimSpace(line); strings.HasPrefix(line, family+"{") && !strings.HasSuffix(line, " 0") {
-				out = append(out, strings.TrimPrefix(line, family))
-			}
+func (p onlyOnce) Wait(l *pool.Lease, q *balance.Request, by balance.Instant, abort <-chan struct{}) pool.Refusal {
+	return p.r.pool.Wait(l, q, by, abort)
+}
+
+func (p onlyOnce) Next(now balance.Instant, rr *pool.RetryRules, t *pool.Try, f pool.Failure, rnd uint64) pool.Decision {
+	return p.r.pool.Next(now, rr, t, f, rnd)
+}
+
+var nobodyElse = rigOptions{edit: func(r *rig) { r.rt.Pool = onlyOnce{r} }}
+
+// metered gives the rig's route metrics.
+func metered(m *observe.Metrics) rigOptions {
+	return rigOptions{edit: func(r *rig) { r.rt.Series, r.rt.PoolSeries = m.Route("web", "r", "app"), m.Pool("app") }}
+}
+
+// series returns the lines of a family that are not zero.
+func series(m *observe.Metrics, family string) []string {
+	w := httptest.NewRecorder()
+	m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	var out []string
+	for line := range strings.Lines(w.Body.String()) {
+		if line = strings.TrimSpace(line); strings.HasPrefix(line, family+"{") && !strings.HasSuffix(line, " 0") {
+			out = append(out, strings.TrimPrefix(line, family))
 		}
-		slices.Sort(out)
-		return out
 	}
+	slices.Sort(out)
+	return out
 }
 
 // TestAnswerInHand checks that an answer which is to be retried is given up only
@@ -50,8 +63,7 @@ func TestAnswerInHand(t *testing.T) {
 	var executed atomic.Int64
 	t.Run("nobody left", func(t *testing.T) {
 		bad := killer(t, answer503, &executed, nil)
-		r := newRig(t, []string{bad.Addr()}, firstPick)
-		r.rt.Pool = onlyOnce{r.pool}
+		r := newRig(t, []string{bad.Addr()}, firstPick, nobodyElse)
 		if m := r.roundTrip(get); m.Status() != 503 || m.Body != "busy" {
 			t.Errorf("answer %+v", m)
 		}
@@ -105,27 +117,26 @@ func TestEveryConnectionCounts(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, []string{c.first(), c.second()}, firstPick)
-			read := metered(r)
-			if m := r.roundTrip(get); m.Status() != c.status {
-				t.Errorf("answer %+v", m)
+			m := observe.NewMetrics(observe.MetricsOptions{})
+			r := newRig(t, []string{c.first(), c.second()}, firstPick, metered(m))
+			if a := r.roundTrip(get); a.Status() != c.status {
+				t.Errorf("answer %+v", a)
 			}
 			<-r.done
-			if got := read("weir_upstream_connections_total"); !slices.Equal(got, c.want) {
+			if got := series(m, "weir_upstream_connections_total"); !slices.Equal(got, c.want) {
 				t.Errorf("%q, want %q", got, c.want)
 			}
 		})
 	}
 	t.Run("reset, then nobody", func(t *testing.T) {
-		r := newRig(t, []string{killer(t, killAfterHead, &executed, nil).Addr()}, firstPick)
-		r.rt.Pool = onlyOnce{r.pool}
-		read := metered(r)
+		m := observe.NewMetrics(observe.MetricsOptions{})
+		r := newRig(t, []string{killer(t, killAfterHead, &executed, nil).Addr()}, firstPick, nobodyElse, metered(m))
 		r.roundTrip(get)
 		<-r.done
-		if got := read("weir_upstream_connections_total"); !slices.Equal(got, []string{`{backend="b0",pool="app",reused="false"} 1`}) {
+		if got := series(m, "weir_upstream_connections_total"); !slices.Equal(got, []string{`{backend="b0",pool="app",reused="false"} 1`}) {
 			t.Errorf("%q", got)
 		}
-		if got := read("weir_retries_total"); len(got) != 1 || !strings.Contains(got[0], `outcome="failure"`) {
+		if got := series(m, "weir_retries_total"); len(got) != 1 || !strings.Contains(got[0], `outcome="failure"`) {
 			t.Errorf("a retry that was granted and found nobody: %q", got)
 		}
 	})
