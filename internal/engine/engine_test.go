@@ -15,7 +15,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -24,6 +23,7 @@ import (
 
 	"github.com/weirlb/weir/internal/admin"
 	"github.com/weirlb/weir/internal/config"
+	"github.com/weirlb/weir/internal/weirtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -31,23 +31,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // limit bounds every wait of these tests.
 const limit = 10 * time.Second
 
-// logBuffer is a log that tests may read while it is written.
-type logBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
+type logBuffer = weirtest.Log
 
 // running is an engine under test.
 type running struct {
@@ -163,15 +147,7 @@ func mustGet(t *testing.T, c *http.Client, url string) answer {
 	return a
 }
 
-// eventually polls until the condition holds.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(limit); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %s: %s", limit, what)
-		}
-	}
-}
+var eventually = weirtest.Eventually
 
 func simple(more string, backends ...*server) string {
 	var urls []string
@@ -430,8 +406,8 @@ func TestShutdownCutsAtTheDeadline(t *testing.T) {
 	if err := <-ended; err == nil {
 		t.Error("a cut request was answered")
 	}
-	if text := r.log.String(); !strings.Contains(text, "connections cut") || !strings.Contains(text, "connections=1") {
-		t.Errorf("the log does not say that one connection was cut:\n%s", text)
+	if text := r.log.String(); !strings.Contains(text, "requests_and_tunnels=1 busy_connections=1") {
+		t.Errorf("the log does not say that one request was cut:\n%s", text)
 	}
 }
 

@@ -155,7 +155,7 @@ func (f *front) bind(cfg *config.Listener) (*liveListener, error) {
 	l := &liveListener{name: cfg.Name, slot: f.slots, tls: cfg.TLS != nil, cfg: *cfg}
 	e := f.e
 	opt := listen.Options{
-		Name: cfg.Name, Bind: cfg.Bind, HandshakeTimeout: cfg.Timeouts.Header,
+		Name: cfg.Name, Bind: cfg.Bind, HandshakeTimeout: orUnbounded(cfg.Timeouts.Header),
 		Gate: f.gate, MaxConnections: int(cfg.MaxConnections), MaxPerClient: int(cfg.MaxPerClient),
 		Logger:    e.log,
 		OnRefused: func(r listen.Refusal) { e.refused(cfg.Name, r) },
@@ -190,6 +190,14 @@ func (f *front) bind(cfg *config.Listener) (*liveListener, error) {
 		OnPanic:      func(v any, stack []byte) { e.bugAt("http1", v, stack) },
 	}
 	return l, nil
+}
+
+// orUnbounded translates the plan's 0 (none) for options whose 0 is a default.
+func orUnbounded(d time.Duration) time.Duration {
+	if d == 0 {
+		return -1
+	}
+	return d
 }
 
 // start begins to accept on every listener.
@@ -360,6 +368,8 @@ func (e *Engine) refused(listener string, r listen.Refusal) {
 	switch r {
 	case listen.NoFiles:
 		rec.Reason = message.LocalFiles
+	case listen.HandshakeTimeout: // as for a plain connection on which nothing was sent
+		rec.Reason = message.HeaderTimeout
 	case listen.AcceptFailed, listen.HandshakeFailed:
 		return // no request was turned away
 	}

@@ -103,11 +103,14 @@ func (e *Engine) Shutdown(skip <-chan struct{}) error {
 	e.log.Info("accepting stopped", "connections", e.front.connections())
 
 	empty := e.front.empty()
+	connections := 0
 	if !e.waitEmpty(begin, deadline, skip, empty) {
-		n := e.front.cut()
-		e.log.Warn("connections cut at the end of the drain", "connections", n)
+		connections = e.front.cut()
 	}
 	err := e.Close()
+	if requests := e.front.cutCount(); connections > 0 || requests > 0 {
+		e.log.Warn("cut at the end of the drain", "requests_and_tunnels", requests, "busy_connections", connections)
+	}
 	e.log.Info("stopped", "took", time.Since(begin).Round(time.Millisecond))
 	return err
 }
@@ -127,7 +130,7 @@ func (e *Engine) waitEmpty(begin time.Time, deadline time.Duration, skip <-chan 
 		return false
 	}
 	e.front.cutTunnels(spread)
-	return waitFor(deadline-time.Since(begin), skip, empty) == endedByEvent
+	return waitFor(max(deadline-time.Since(begin), 0), skip, empty) == endedByEvent
 }
 
 // What ended a wait.
