@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -17,25 +16,11 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/weirlb/weir/internal/weirtest"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write golden files anew")
-
-func golden(t *testing.T, path string, got []byte) {
-	t.Helper()
-	if *rewrite {
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got, want) {
-		t.Errorf("differs from %s (-rewrite writes it anew):\n%s", path, got)
-	}
-}
+var golden = weirtest.Golden
 
 type request struct {
 	method, path, body string

@@ -16,6 +16,7 @@ import (
 	"github.com/weirlb/weir/balance"
 	"github.com/weirlb/weir/internal/message"
 	"github.com/weirlb/weir/internal/netconn"
+	"github.com/weirlb/weir/internal/weirtest"
 )
 
 // deadline bounds every wait of a test on real sockets.
@@ -135,15 +136,7 @@ func (c *client) expectEnd(want string) {
 	}
 }
 
-// eventually polls a condition.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(deadline); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
+var eventually = weirtest.Eventually
 
 // answer writes a small answer of weir's own making.
 func answer(c *ServerConn, status int, body string) {

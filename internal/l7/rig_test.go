@@ -272,15 +272,7 @@ func steady(s string) string {
 	return reDate.ReplaceAllString(s, "Date: DATE")
 }
 
-// eventually waits until cond holds.
-func eventually(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	for end := time.Now().Add(weirtest.Patience); !cond(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within %v", what, weirtest.Patience)
-		}
-	}
-}
+var eventually = weirtest.Eventually
 
 // counting is a Target that counts and can be told to fail.
 type counting struct {

@@ -3,7 +3,6 @@
 package listen
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +20,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/internal/netconn"
+	"github.com/weirlb/weir/internal/weirtest"
 )
 
 func echo(t *testing.T, c net.Conn, text string) {
@@ -440,20 +440,4 @@ func takeFiles(t *testing.T, most int) []*os.File {
 	return files
 }
 
-// syncBuffer is a buffer that a logger may write to while a test reads.
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
-}
+type syncBuffer = weirtest.Log

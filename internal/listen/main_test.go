@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/weirlb/weir/internal/netconn"
+	"github.com/weirlb/weir/internal/weirtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -56,25 +57,11 @@ func dial(t *testing.T, l *Listener) net.Conn {
 	return c
 }
 
-func within(tb testing.TB, what string, f func()) {
-	tb.Helper()
-	done := make(chan struct{})
-	go func() { defer close(done); f() }()
-	select {
-	case <-done:
-	case <-time.After(patience):
-		tb.Fatalf("%s: still waiting after %v", what, patience)
-	}
-}
-
-func eventually(tb testing.TB, what string, ok func() bool) {
-	tb.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			tb.Fatalf("%s: not within %v", what, patience)
-		}
-	}
-}
+// Names that read well in tests.
+var (
+	within     = weirtest.Within
+	eventually = weirtest.Eventually
+)
 
 // echoing answers every byte until the client ends.
 func echoing(c *netconn.Conn, _ Info) {

@@ -99,27 +99,11 @@ func kinds(t *testing.T, test func(t *testing.T, a, b *Conn)) {
 	})
 }
 
-// within fails the test when f does not return in time.
-func within(tb testing.TB, what string, f func()) {
-	tb.Helper()
-	done := make(chan struct{})
-	go func() { defer close(done); f() }()
-	select {
-	case <-done:
-	case <-time.After(patience):
-		tb.Fatalf("%s: still waiting after %v", what, patience)
-	}
-}
-
-// eventually polls until ok holds.
-func eventually(tb testing.TB, what string, ok func() bool) {
-	tb.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			tb.Fatalf("%s: not within %v", what, patience)
-		}
-	}
-}
+// Names that read well in tests.
+var (
+	within     = weirtest.Within
+	eventually = weirtest.Eventually
+)
 
 func mustWrite(tb testing.TB, c io.Writer, p string) {
 	tb.Helper()

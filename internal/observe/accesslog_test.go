@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/weirlb/weir/internal/weirtest"
 )
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
@@ -43,14 +45,7 @@ func lines(t *testing.T, path string) []string {
 	return strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
 }
 
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within 10 s: %s", what)
-		}
-	}
-}
+var eventually = weirtest.Eventually
 
 func TestAccessLogWritesAll(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "access.log")

@@ -5,9 +5,7 @@ package observe
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -17,25 +15,10 @@ import (
 	"github.com/weirlb/weir/balance"
 	"github.com/weirlb/weir/internal/clock"
 	"github.com/weirlb/weir/internal/message"
+	"github.com/weirlb/weir/internal/weirtest"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write golden files anew")
-
-func golden(t *testing.T, path string, got []byte) {
-	t.Helper()
-	if *rewrite {
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got, want) {
-		t.Errorf("differs from %s (-rewrite writes it anew):\n%s", path, got)
-	}
-}
+var golden = weirtest.Golden
 
 // at is the instant of a fixed wall-clock time.
 func at(wall time.Time) balance.Instant { return balance.Instant(wall.Sub(clock.Time(0))) }

@@ -80,24 +80,10 @@ func use(t testing.TB, target *Target, c *Conn, at balance.Instant) {
 	target.Put(c, at)
 }
 
-func eventually(tb testing.TB, what string, ok func() bool) {
-	tb.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			tb.Fatalf("%s: not within %v", what, patience)
-		}
-	}
-}
-
-func within(tb testing.TB, what string, f func()) {
-	tb.Helper()
-	done := make(chan struct{})
-	go func() { defer close(done); f() }()
-	select {
-	case <-done:
-	case <-time.After(patience):
-		tb.Fatalf("%s: still waiting after %v", what, patience)
-	}
-}
+// Names that read well in tests.
+var (
+	within     = weirtest.Within
+	eventually = weirtest.Eventually
+)
 
 func always(t testing.TB) *weirtest.Backend { return weirtest.Always(t, okAnswer) }
