@@ -4,16 +4,19 @@ package listen
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"runtime"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/weirlb/weir/balance"
 	"github.com/weirlb/weir/internal/clock"
 	"github.com/weirlb/weir/internal/netconn"
 )
@@ -77,7 +80,7 @@ func Listen(opt Options) (*Listener, error) {
 }
 
 func (o *Options) defaults() {
-	if o.HandshakeTimeout <= 0 {
+	if o.HandshakeTimeout == 0 {
 		o.HandshakeTimeout = DefaultHandshakeTimeout
 	}
 	if o.MaxHandshakes <= 0 {
@@ -205,7 +208,11 @@ func (l *Listener) handle(nc net.Conn, remote netip.AddrPort, handler func(*netc
 	}
 	defer l.guard(c)
 	if err := l.handshake(c, &info); err != nil {
-		l.count(HandshakeFailed)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			l.count(HandshakeTimeout)
+		} else {
+			l.count(HandshakeFailed)
+		}
 		l.opt.Logger.Debug("handshake failed", "listener", l.opt.Name, "client", remote, "error", err)
 		_ = c.Close()
 		return
@@ -235,7 +242,11 @@ func (l *Listener) guard(c *netconn.Conn) {
 }
 
 func (l *Listener) handshake(c *netconn.Conn, info *Info) error {
-	if err := c.HandshakeTurns(clock.Now().Add(l.opt.HandshakeTimeout), l.crypto); err != nil {
+	var by balance.Instant
+	if l.opt.HandshakeTimeout > 0 {
+		by = clock.Now().Add(l.opt.HandshakeTimeout)
+	}
+	if err := c.HandshakeTurns(by, l.crypto); err != nil {
 		return err
 	}
 	st := c.TLS().ConnectionState()

@@ -31,6 +31,7 @@ const (
 	NoFiles                      // the descriptors left are reserved, or none is left
 	AcceptFailed                 // accept failed for another reason; nothing to close
 	HandshakeFailed
+	HandshakeTimeout // not complete within Options.HandshakeTimeout
 	refusals
 )
 
@@ -47,6 +48,8 @@ func (r Refusal) String() string {
 		return "local_files"
 	case AcceptFailed:
 		return "accept_failed"
+	case HandshakeTimeout:
+		return "handshake_timeout"
 	default:
 		return "handshake_failed"
 	}
@@ -58,7 +61,7 @@ type Options struct {
 	Bind []string // host:port, :port, [v6]:port or unix:/path; at least one
 
 	TLS              *TLSOptions   // nil: plain
-	HandshakeTimeout time.Duration // accept to handshake complete; 10s
+	HandshakeTimeout time.Duration // accept to handshake complete; 10s, negative: no bound
 	MaxHandshakes    int           // handshakes computing at once; GOMAXPROCS
 
 	Gate           *Gate // the process's ceiling, shared by its listeners; nil: none

@@ -197,7 +197,25 @@ func TestHandshakeTimeout(t *testing.T) {
 	if d := time.Since(begin); d < 300*time.Millisecond {
 		t.Errorf("cut after %v", d)
 	}
-	eventually(t, "places", func() bool { return s.Connections() == 0 && s.Refused(HandshakeFailed) == 5 })
+	eventually(t, "places", func() bool {
+		return s.Connections() == 0 && s.Refused(HandshakeTimeout) == 5 && s.Refused(HandshakeFailed) == 0
+	})
+}
+
+// TestHandshakeUnbounded: without a bound a silent client stays, and one that
+// talks nonsense has failed, not timed out.
+func TestHandshakeUnbounded(t *testing.T) {
+	s := startSecure(t, Options{HandshakeTimeout: -1}, []string{"a.test"})
+	silent := dial(t, s.Listener)
+	defer silent.Close()
+	rude := dial(t, s.Listener)
+	_, _ = rude.Write([]byte("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n"))
+	_, _ = io.ReadAll(rude)
+	eventually(t, "one left", func() bool { return s.Connections() == 1 && s.Refused(HandshakeFailed) == 1 })
+	if got := s.names(t, "a.test"); got != "a.test" {
+		t.Error(got)
+	}
+	_ = silent.Close()
 }
 
 // TestTLSCeiling: at a ceiling a TLS client is closed without a handshake.
