@@ -35,7 +35,9 @@ pools:
   app: {backends: ["http://10.0.1.21:8080", "http://10.0.1.22:8080"]}
 ` + "```" + `
 
-Everything else is optional. A block that is absent has its defaults; a block with some keys has the defaults for the rest. ` + "`weir check`" + ` reports every mistake at once, with its place and a fix.
+Everything else is optional. A block that is absent has its defaults; a block with some keys has the defaults for the rest: without a word about it backends are probed by TCP every 5 s, bad answers eject, requests are retried and the access log goes to standard output. ` + "`off`" + ` turns such a block off where the column *off* says so. ` + "`weir check`" + ` reports every mistake at once, with its place and a fix. A configuration with TLS, hosts and paths is in [operations.md](operations.md).
+
+**File names** are relative to the working directory of weir.
 
 **How values are written.** Durations are Go's (` + "`250ms`, `5s`, `1h30m`" + `), shares are percentages (` + "`20%`" + `), sizes are ` + "`64KiB`" + `, rates ` + "`240B/s`" + `. ` +
 	"`none` (also `off`, `false`, `no`) means no limit, or off, where the column *off* has a word; `0` means nothing is allowed and is refused where that is senseless. " +

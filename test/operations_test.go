@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/weirlb/weir/health"
+	"github.com/weirlb/weir/internal/message"
+	"github.com/weirlb/weir/internal/weirtest"
+)
+
+// docs/operations.md promises that every reason has a row and that its
+// configuration passes check, goals included.
+func TestOperationsDocument(t *testing.T) {
+	text, err := os.ReadFile("../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, requests, found := strings.Cut(string(text), "## Reading the access log")
+	if !found {
+		t.Fatal("docs/operations.md has no section about the access log")
+	}
+	for r := health.None + 1; r.String() != "unknown"; r++ {
+		if !regexp.MustCompile("(?m)^\\| `" + r.String() + "` \\|").MatchString(status) {
+			t.Errorf("status' reason %s has no row", r)
+		}
+	}
+	for r := range message.Reasons {
+		if !strings.Contains(requests, "`"+r.String()+"`") {
+			t.Errorf("the access log's reason %s has no row", r)
+		}
+	}
+
+	blocks := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(text), -1)
+	if len(blocks) != 1 {
+		t.Fatalf("%d configurations, want one", len(blocks))
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "weir.yaml"), []byte(blocks[0][1]), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ca := weirtest.NewAuthority(t)
+	ca.Write(dir, "weir", ca.Issue("shop.example.com"))
+	cmd := exec.Command(binary, "check", "--strict")
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "weir.yaml: fine") {
+		t.Errorf("check: %v\n%s", err, out)
+	}
+}
