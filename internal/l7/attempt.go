@@ -36,7 +36,6 @@ func (e *exchange) attempts() Failure {
 			}
 		}
 		f := e.attempt()
-		e.countRetry(&f)
 		if !f.failed() {
 			return f
 		}
@@ -252,6 +251,7 @@ func (e *exchange) next(f *Failure) pool.Decision {
 
 // letGo ends the attempt for the sake of another one.
 func (e *exchange) letGo(f *Failure, d pool.Decision) {
+	e.countRetry(f) // the one that led to this attempt
 	status := 0
 	if f.Kind == pool.Success {
 		status = e.res.Status

@@ -3,6 +3,7 @@
 package l7
 
 import (
+	"bytes"
 	"math/rand/v2"
 	"net/netip"
 	"sync"
@@ -254,7 +255,7 @@ func (e *exchange) finish(f *Failure) {
 		e.x.cuts.Add(1)
 	}
 	e.now = clock.Now()
-	e.countRetry(f) // one that was granted and never came to an attempt
+	e.countRetry(f)
 	e.settle(f)
 	e.w.end()
 	if f.failed() {
@@ -271,6 +272,8 @@ func (e *exchange) finish(f *Failure) {
 type Refusal interface {
 	// ErrorHead is the head of the codec's answer, for further fields.
 	ErrorHead() *message.Response
+	// Request holds what was understood of the head; perhaps nothing.
+	Request() *message.Request
 }
 
 // BadRequest records a request that the codec refused, and gives its answer an
@@ -284,6 +287,11 @@ func (x *Exchanger) BadRequest(d Refusal, ci *ClientInfo, err *http1.Error) {
 	r := &observe.Record{
 		Listener: h.Listener, RequestID: id[:], ClientIP: ci.scratch.peer, Start: clock.Now(), Major: 1, Minor: 1,
 		TLS: ci.TLS, Status: err.Status(), Reason: err.Reason, Detail: err.Detail,
+	}
+	q := d.Request()
+	r.Method, r.Host, r.Path = q.Method, q.Authority, q.Path
+	if r.Path == nil {
+		r.Path, _, _ = bytes.Cut(q.Target, []byte("?"))
 	}
 	if h.Series != nil {
 		h.Series.For("").Observe(r)

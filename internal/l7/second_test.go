@@ -3,6 +3,7 @@
 package l7
 
 import (
+	"fmt"
 	"net/http/httptest"
 	"slices"
 	"strings"
@@ -125,6 +126,18 @@ func TestEveryConnectionCounts(t *testing.T) {
 			<-r.done
 			if got := series(m, "weir_upstream_connections_total"); !slices.Equal(got, c.want) {
 				t.Errorf("%q, want %q", got, c.want)
+			}
+		})
+	}
+	for how, cause := range map[kill]string{answer503: "503", killAfterHead: "reset_before_response"} {
+		t.Run("retried for "+cause, func(t *testing.T) {
+			m := observe.NewMetrics(observe.MetricsOptions{})
+			r := newRig(t, []string{killer(t, how, &executed, nil).Addr(), weirtest.Always(t, ok2).Addr()}, firstPick, metered(m))
+			r.roundTrip(get)
+			<-r.done
+			want := fmt.Sprintf(`{cause=%q,outcome="success",pool="app"} 1`, cause)
+			if got := series(m, "weir_retries_total"); !slices.Equal(got, []string{want}) {
+				t.Errorf("%q, want %q", got, want)
 			}
 		})
 	}
