@@ -38,61 +38,58 @@ func eachPolicy(do func(name string, build func() balance.Policy)) {
 	}
 }
 
+// eachSize runs a benchmark for every policy at every size.
+func eachSize(b *testing.B, bench func(b *testing.B, n int, build func() balance.Policy)) {
+	eachPolicy(func(name string, build func() balance.Policy) {
+		for _, n := range benchSizes {
+			b.Run(fmt.Sprintf("%s/%d", name, n), func(b *testing.B) { bench(b, n, build) })
+		}
+	})
+}
+
 var sink *balance.Backend
 
 // BenchmarkPick is the decision alone; -cpu 1,2 gives one and two goroutines.
 func BenchmarkPick(b *testing.B) {
-	eachPolicy(func(name string, build func() balance.Policy) {
-		for _, n := range benchSizes {
-			b.Run(fmt.Sprintf("%s/%d", name, n), func(b *testing.B) {
-				p := build().Build(balance.NewSet(members(n), 1, false))
-				b.ReportAllocs()
-				b.RunParallel(func(pb *testing.PB) {
-					rnd := rand.NewPCG(1, 2)
-					var got *balance.Backend
-					for pb.Next() {
-						got, _ = p.Pick(balance.Request{Rand: rnd.Uint64()})
-					}
-					_ = got
-				})
-			})
-		}
+	eachSize(b, func(b *testing.B, n int, build func() balance.Policy) {
+		p := build().Build(balance.NewSet(members(n), 1, false))
+		b.ReportAllocs()
+		b.RunParallel(func(pb *testing.PB) {
+			rnd := rand.NewPCG(1, 2)
+			var got *balance.Backend
+			for pb.Next() {
+				got, _ = p.Pick(balance.Request{Rand: rnd.Uint64()})
+			}
+			_ = got
+		})
 	})
 }
 
 // BenchmarkPickReserveRelease is what a request costs the core at least.
 func BenchmarkPickReserveRelease(b *testing.B) {
-	eachPolicy(func(name string, build func() balance.Policy) {
-		for _, n := range benchSizes {
-			b.Run(fmt.Sprintf("%s/%d", name, n), func(b *testing.B) {
-				p := build().Build(balance.NewSet(members(n), 1, false))
-				b.ReportAllocs()
-				b.RunParallel(func(pb *testing.PB) {
-					rnd := rand.NewPCG(1, 2)
-					for pb.Next() {
-						got, _ := p.Pick(balance.Request{Rand: rnd.Uint64()})
-						if got.Reserve() {
-							got.Release()
-						}
-					}
-				})
-			})
-		}
+	eachSize(b, func(b *testing.B, n int, build func() balance.Policy) {
+		p := build().Build(balance.NewSet(members(n), 1, false))
+		b.ReportAllocs()
+		b.RunParallel(func(pb *testing.PB) {
+			rnd := rand.NewPCG(1, 2)
+			for pb.Next() {
+				got, _ := p.Pick(balance.Request{Rand: rnd.Uint64()})
+				if got.Reserve() {
+					got.Release()
+				}
+			}
+		})
 	})
 }
 
 // BenchmarkPickWeighted draws through the alias table.
 func BenchmarkPickWeighted(b *testing.B) {
-	eachPolicy(func(name string, build func() balance.Policy) {
-		for _, n := range benchSizes {
-			b.Run(fmt.Sprintf("%s/%d", name, n), func(b *testing.B) {
-				p := build().Build(balance.NewSet(members(n, 5, 1, 3), 1, false))
-				rnd := rand.NewPCG(1, 2)
-				b.ReportAllocs()
-				for b.Loop() {
-					sink, _ = p.Pick(balance.Request{Rand: rnd.Uint64()})
-				}
-			})
+	eachSize(b, func(b *testing.B, n int, build func() balance.Policy) {
+		p := build().Build(balance.NewSet(members(n, 5, 1, 3), 1, false))
+		rnd := rand.NewPCG(1, 2)
+		b.ReportAllocs()
+		for b.Loop() {
+			sink, _ = p.Pick(balance.Request{Rand: rnd.Uint64()})
 		}
 	})
 }
@@ -100,23 +97,19 @@ func BenchmarkPickWeighted(b *testing.B) {
 // BenchmarkPickDegraded is a pool of which a third is out and everyone has a
 // limit, with a picker that has not been rebuilt.
 func BenchmarkPickDegraded(b *testing.B) {
-	eachPolicy(func(name string, build func() balance.Policy) {
-		for _, n := range benchSizes {
-			b.Run(fmt.Sprintf("%s/%d", name, n), func(b *testing.B) {
-				ms := members(n)
-				for i, m := range ms {
-					m.Backend.SetLimit(100)
-					if i%3 == 0 {
-						m.Backend.SetShare(0)
-					}
-				}
-				p := build().Build(balance.NewSet(ms, 1, false))
-				rnd := rand.NewPCG(1, 2)
-				b.ReportAllocs()
-				for b.Loop() {
-					sink, _ = p.Pick(balance.Request{Rand: rnd.Uint64()})
-				}
-			})
+	eachSize(b, func(b *testing.B, n int, build func() balance.Policy) {
+		ms := members(n)
+		for i, m := range ms {
+			m.Backend.SetLimit(100)
+			if i%3 == 0 {
+				m.Backend.SetShare(0)
+			}
+		}
+		p := build().Build(balance.NewSet(ms, 1, false))
+		rnd := rand.NewPCG(1, 2)
+		b.ReportAllocs()
+		for b.Loop() {
+			sink, _ = p.Pick(balance.Request{Rand: rnd.Uint64()})
 		}
 	})
 }
@@ -145,14 +138,10 @@ func BenchmarkScan(b *testing.B) {
 
 // BenchmarkBuild is what a change of membership costs.
 func BenchmarkBuild(b *testing.B) {
-	eachPolicy(func(name string, build func() balance.Policy) {
-		for _, n := range benchSizes {
-			b.Run(fmt.Sprintf("%s/%d", name, n), func(b *testing.B) {
-				s, p := balance.NewSet(members(n, 5, 1, 3), 1, false), build()
-				for b.Loop() {
-					p.Build(s)
-				}
-			})
+	eachSize(b, func(b *testing.B, n int, build func() balance.Policy) {
+		s, p := balance.NewSet(members(n, 5, 1, 3), 1, false), build()
+		for b.Loop() {
+			p.Build(s)
 		}
 	})
 }

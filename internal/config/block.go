@@ -254,3 +254,12 @@ func (l *several[T, U]) write(w *writer, t, _ *T) *node {
 	}
 	return n
 }
+
+// named returns the name and the place of what a key begins, and says what is
+// wrong with the name.
+func named(d *decoder, key *node) (string, Position) {
+	if what, fix := goodName(key.text); what != "" {
+		d.fault(key, what, fix)
+	}
+	return key.text, key.pos
+}

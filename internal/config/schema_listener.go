@@ -19,10 +19,7 @@ var listenersField = &several[Plan, Listener]{
 	at: func(p *Plan) *[]Listener { return &p.Listeners }, what: "listener", fields: listenerFields,
 	name: func(l *Listener) string { return l.Name },
 	begin: func(d *decoder, key, _ *node, l *Listener) {
-		if what, fix := goodName(key.text); what != "" {
-			d.fault(key, what, fix)
-		}
-		l.Name, l.Pos = key.text, key.pos
+		l.Name, l.Pos = named(d, key)
 	},
 	end: endListener,
 	after: func(_ *decoder, _ *node, _ *Plan, list []Listener) {

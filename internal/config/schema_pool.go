@@ -13,10 +13,7 @@ var poolsField = &several[Plan, Pool]{
 	at: func(p *Plan) *[]Pool { return &p.Pools }, what: "pool", fields: poolFields,
 	name: func(p *Pool) string { return p.Name },
 	begin: func(d *decoder, key, _ *node, p *Pool) {
-		if what, fix := goodName(key.text); what != "" {
-			d.fault(key, what, fix)
-		}
-		p.Name, p.Pos = key.text, key.pos
+		p.Name, p.Pos = named(d, key)
 	},
 	end: endPool,
 	after: func(_ *decoder, _ *node, _ *Plan, list []Pool) {

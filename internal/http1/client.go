@@ -322,13 +322,9 @@ func (c *ClientConn) Release() {
 // ahead. The head stays valid until Close.
 func (c *ClientConn) Takeover() (nc *netconn.Conn, buffered []byte) {
 	c.broken = true
-	if b := c.in.buffered(); len(b) > 0 {
-		buffered = append([]byte(nil), b...)
-	}
-	c.in.r = c.in.w
 	c.nc.SetReadDeadline(0)
 	c.nc.SetWriteDeadline(0)
-	return c.nc, buffered
+	return c.nc, c.in.take()
 }
 
 // Close closes the connection and gives the buffers back. No other goroutine

@@ -265,11 +265,7 @@ func (c *ServerConn) Abort() {
 // is closed when the Handler returns; until then Request stays valid.
 func (c *ServerConn) Takeover() (nc *netconn.Conn, buffered []byte) {
 	c.taken = true
-	if b := c.in.buffered(); len(b) > 0 {
-		buffered = append([]byte(nil), b...)
-	}
-	c.in.r = c.in.w
 	c.nc.SetReadDeadline(0)
 	c.nc.SetWriteDeadline(0)
-	return c.nc, buffered
+	return c.nc, c.in.take()
 }
