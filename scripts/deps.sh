@@ -15,6 +15,10 @@ if [ "$(id -u)" != 0 ]; then
   echo "missing: ${missing[*]}; install them (apt-get install ${missing[*]}) or run as root" >&2
   exit 1
 fi
+if ! command -v apt-get >/dev/null; then
+  echo "missing: ${missing[*]} (Debian's names); install them" >&2
+  exit 1
+fi
 export DEBIAN_FRONTEND=noninteractive
 # Services that the packages would start are not wanted: the tests run their own.
 policy=/usr/sbin/policy-rc.d

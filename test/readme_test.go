@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -66,11 +67,9 @@ func TestReadmeTour(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	defer killIn(dir)
 	eventually(t, 60*time.Second, "the tour ends", func() bool { return strings.Count(out.String(), mark) == len(steps) })
-	// Job control puts each background job into a group of its own.
-	_ = exec.Command("pkill", "-KILL", "-f", dir+"/weir").Run()
-	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-	_ = exec.Command("bash", "-c", "pgrep -f '^\\./weir (backend|run)' | while read p; do [ \"$(readlink /proc/$p/cwd)\" = '"+dir+"' ] && kill -9 $p; done").Run()
+	killIn(dir)
 	_ = cmd.Wait()
 
 	printed := strings.Split(out.String(), mark)
@@ -85,6 +84,20 @@ func TestReadmeTour(t *testing.T) {
 				break
 			}
 			rest = rest[at[1]:]
+		}
+	}
+}
+
+// killIn kills the processes that run in a folder: job control puts each
+// background job of a shell into a process group of its own.
+func killIn(dir string) {
+	links, _ := filepath.Glob("/proc/[0-9]*/cwd")
+	for _, link := range links {
+		if cwd, err := os.Readlink(link); err != nil || cwd != dir {
+			continue // not ours, or gone
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(link))); err == nil {
+			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
 		}
 	}
 }
