@@ -4,8 +4,10 @@ package listen
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -212,6 +214,7 @@ func (l *Listener) handle(nc net.Conn, remote netip.AddrPort, handler func(*netc
 			l.count(HandshakeTimeout)
 		} else {
 			l.count(HandshakeFailed)
+			answerPlain(nc, err)
 		}
 		l.opt.Logger.Debug("handshake failed", "listener", l.opt.Name, "client", remote, "error", err)
 		_ = c.Close()
@@ -252,6 +255,24 @@ func (l *Listener) handshake(c *netconn.Conn, info *Info) error {
 	st := c.TLS().ConnectionState()
 	info.TLS, info.SNI, info.ALPN, info.TLSVersion = true, st.ServerName, st.NegotiatedProtocol, st.Version
 	return nil
+}
+
+// plainAnswer is what somebody gets who speaks HTTP where TLS is expected: they
+// would look for the mistake everywhere else if the connection just closed.
+const plainAnswer = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\nContent-Length: 43\r\n\r\n" +
+	"weir: 400 HTTP was sent where TLS is spoken"
+
+// answerPlain sends it if that is why the handshake failed. Nothing has been
+// sent on the connection before, so the write cannot block.
+func answerPlain(nc net.Conn, err error) {
+	var r tls.RecordHeaderError
+	if !errors.As(err, &r) {
+		return
+	}
+	switch string(r.RecordHeader[:]) {
+	case "GET /", "HEAD ", "POST ", "PUT /", "OPTIO", "DELET", "PATCH":
+		_, _ = io.WriteString(nc, plainAnswer) // it may have gone: then nobody misses it
+	}
 }
 
 // enter takes a place for a connection from a client, or says why there is none.

@@ -3,11 +3,13 @@
 package listen
 
 import (
+	"bufio"
 	"crypto/tls"
 	"errors"
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -210,7 +212,13 @@ func TestHandshakeUnbounded(t *testing.T) {
 	defer silent.Close()
 	rude := dial(t, s.Listener)
 	_, _ = rude.Write([]byte("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n"))
-	_, _ = io.ReadAll(rude)
+	res, err := http.ReadResponse(bufio.NewReader(rude), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if body, err := io.ReadAll(res.Body); err != nil || res.StatusCode != 400 || !res.Close || !strings.Contains(string(body), "TLS") {
+		t.Errorf("HTTP where TLS is spoken: %d %q, %v", res.StatusCode, body, err)
+	}
 	eventually(t, "one left", func() bool { return s.Connections() == 1 && s.Refused(HandshakeFailed) == 1 })
 	if got := s.names(t, "a.test"); got != "a.test" {
 		t.Error(got)
