@@ -232,13 +232,19 @@ func TestWriteTimeout(t *testing.T) {
 // answered with an id.
 func TestCodecRefusals(t *testing.T) {
 	r := newRig(t, nil)
-	m := r.roundTrip("GET / HTTP/1.1\r\n\r\n")
+	m := r.roundTrip("GET /a?secret HTTP/1.1\r\n\r\n")
 	if m.Status() != 400 || len(m.Get("X-Request-Id")) != 32 {
 		t.Errorf("answer %+v", m)
 	}
 	rec := r.want(400, message.BadRequest, false)
-	if string(rec.RequestID) != m.Get("X-Request-Id") || rec.ClientIP != netip.MustParseAddr("127.0.0.1") {
+	if string(rec.RequestID) != m.Get("X-Request-Id") || rec.ClientIP != netip.MustParseAddr("127.0.0.1") || string(rec.Path) != "/a" {
 		t.Errorf("record %+v", rec)
+	}
+	if m := r.roundTrip("GET /b?secret HTTP/1.1\r\nHost: h\r\nA : b\r\n\r\n"); m.Status() != 400 {
+		t.Errorf("answer %+v", m)
+	}
+	if rec := r.want(400, message.BadRequest, false); string(rec.Path) != "/b" {
+		t.Errorf("path %q", rec.Path)
 	}
 }
 
