@@ -44,7 +44,7 @@ type Backend struct {
 	ghost    atomic.Uint64 // failed attempts still counted as load, see ghost.go
 	mean     atomic.Int64  // nanoseconds; time constant of the ghost's decay
 	hash     BackendID     // constant after NewBackend
-	_        [16]byte
+	owner    any           // as attachment: leads to what the pool counts
 
 	// Constant after NewBackend.
 	id      string
@@ -91,6 +91,14 @@ func (b *Backend) SetAttachment(v any) { b.attachment = v }
 
 // Attachment returns what SetAttachment stored, or nil.
 func (b *Backend) Attachment() any { return b.attachment }
+
+// SetOwner hangs on the backend what the owner of the pool keeps about it, on
+// the line that a pick has read anyway. It must be called before the backend is
+// published and at most once.
+func (b *Backend) SetOwner(v any) { b.owner = v }
+
+// Owner returns what SetOwner stored, or nil.
+func (b *Backend) Owner() any { return b.owner }
 
 // Share returns the admission probability that health grants, 0..1.
 func (b *Backend) Share() float64 { return float64(shareOf(b.status.Load())) }

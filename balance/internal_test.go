@@ -30,7 +30,7 @@ func anyWeights(t *rapid.T) []uint32 {
 // What a pick touches must stay one cache line, and no two backends may share one.
 func TestBackendLayout(t *testing.T) {
 	var b Backend
-	if end := unsafe.Offsetof(b.hash) + unsafe.Sizeof(b.hash); end > 64 {
+	if end := unsafe.Offsetof(b.owner) + unsafe.Sizeof(b.owner); end > 64 {
 		t.Errorf("the hot fields end at byte %d, beyond one cache line", end)
 	}
 	if size := unsafe.Sizeof(b); size != 128 {

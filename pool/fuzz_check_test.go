@@ -73,7 +73,7 @@ func (g *game) check() {
 			g.t.Errorf("%s flags unreachable %v suspect %v, the core says %v %v", m.b.ID(), m.b.Unreachable(), m.b.Suspect(), s.hasFact, s.health.Suspect())
 		}
 		if got := m.b.Owner(); got != m {
-			g.t.Errorf("%s is not in the view", m.b.ID())
+			g.t.Errorf("%s does not lead back to its member", m.b.ID())
 		}
 		if p.cfg.Active.Enabled && !s.probing && s.timers[timerProbe].pos == 0 {
 			g.t.Errorf("%s will never be probed again", m.b.ID())

@@ -73,7 +73,7 @@ func (p *Pool) Pick(l *Lease, r *balance.Request) Refusal {
 	}
 	v := p.view.Load()
 	if v.second == nil && v.admit >= 1 {
-		if b, ok := v.first.Pick(*r); ok && p.reserve(v, l, r, b) {
+		if b, ok := v.first.Pick(*r); ok && p.reserve(l, r, b) {
 			return Granted
 		}
 	}
@@ -142,7 +142,7 @@ func (p *Pool) pickSlow(l *Lease, r *balance.Request) (got Refusal, stirred bool
 				return Granted, stirred
 			}
 			return Full, true
-		case p.reserve(v, l, r, b):
+		case p.reserve(l, r, b):
 			return Granted, stirred
 		}
 		stirred = true
@@ -154,12 +154,12 @@ func (p *Pool) pickSlow(l *Lease, r *balance.Request) (got Refusal, stirred bool
 // reserve takes a slot on b into l, unless it has just been filled, drained or
 // removed. Reserve first, then look: whoever drains or removes a backend looks
 // at its in-flight count after having said so. One of the two sees the other.
-func (p *Pool) reserve(v *view, l *Lease, r *balance.Request, b *balance.Backend) bool {
+func (p *Pool) reserve(l *Lease, r *balance.Request, b *balance.Backend) bool {
 	if !b.Reserve() {
 		return false
 	}
 	if b.Admin() == balance.Enabled {
-		if m := v.find(b); m != nil {
+		if m, ok := b.Owner().(*member); ok {
 			l.take(p, m, b, r.Now)
 			return true
 		}
@@ -173,7 +173,7 @@ func (p *Pool) elsewhere(v *view, l *Lease, r *balance.Request, full *balance.Ba
 	again := *r
 	again.Tried.Add(full.Hash())
 	b, ok := v.pick(&again)
-	return ok && !b.Full() && !b.Unreachable() && !again.Tried.Has(b.Hash()) && p.reserve(v, l, r, b)
+	return ok && !b.Full() && !b.Unreachable() && !again.Tried.Has(b.Hash()) && p.reserve(l, r, b)
 }
 
 // unit maps 64 random bits to [0, 1), independently of how policies use them.

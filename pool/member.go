@@ -23,14 +23,14 @@ type member struct {
 	run      atomic.Uint64 // low half: bad answers in a row; high half: failed connection attempts in a row
 	answers  atomic.Uint64 // final answers of any status
 	latency  atomic.Uint64 // nanoseconds to the first byte, summed over answers
-	_        [8]byte
+	b        *balance.Backend
 
 	hist histogram // of latency; one of its lines is written by every Done
 
-	// Constant after construction.
-	b   *balance.Backend
-	p   *Pool
-	seq uint64 // in order of first appearance
+	// Constant after construction, as b.
+	p    *Pool
+	seq  uint64     // in order of first appearance
+	core *coreState // apart, so that what requests touch lies closer together
 
 	// Written by Done when something went wrong.
 	marks        atomic.Uint32 // markX flags that the core has not consumed
@@ -45,8 +45,6 @@ type member struct {
 	errClient    atomic.Uint64 // first client address that saw a 5xx in this window
 	errTwo       atomic.Bool   // a second one did
 	shareAsk     atomic.Bool   // the rule for 5xx shares is being looked at
-
-	core coreState
 }
 
 // Flags in member.mode.

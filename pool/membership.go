@@ -69,7 +69,7 @@ func (c *core) add(now balance.Instant, s Spec, first bool, fresh *int) *member 
 	m := c.attach(s)
 	c.seq++
 	m.seq = c.seq
-	st := &m.core
+	st := m.core
 	st.spec, st.backup, st.since = Spec{ID: s.ID, URL: s.URL}, s.Backup, now
 	st.health.Init(now, &c.cfg.Active, &c.cfg.Passive, first)
 	m.since.Store(int64(now))
@@ -94,7 +94,7 @@ func (c *core) add(now balance.Instant, s Spec, first bool, fresh *int) *member 
 // respec takes weight, zone and tier of a member from its spec, and what the
 // operator says; again, when that was just said.
 func (c *core) respec(m *member, s Spec, again bool) {
-	st := &m.core
+	st := m.core
 	old := st.weight
 	if s.Backup != st.backup {
 		// Leave the counters of one tier before entering those of the other.
@@ -142,7 +142,7 @@ func (c *core) setAdmin(m *member, o *override, again bool) {
 // Said of a backend that drains already it moves the deadline; a removal moves
 // it to no later than it was.
 func (c *core) drain(m *member, deadline time.Duration) {
-	s := &m.core
+	s := m.core
 	if deadline == 0 {
 		deadline = c.cfg.DrainDeadline
 	}
@@ -182,7 +182,7 @@ func (c *core) drainOver(m *member) {
 
 // emptied takes the news that nothing is in flight on a watched member.
 func (c *core) emptied(m *member) {
-	s := &m.core
+	s := m.core
 	if s.gone || m.b.InFlight() != 0 || !s.drain && !s.leaving {
 		return
 	}
@@ -198,7 +198,7 @@ func (c *core) emptied(m *member) {
 
 // remove takes a member out. It lives on until nothing is in flight on it.
 func (c *core) remove(now balance.Instant, m *member) {
-	s := &m.core
+	s := m.core
 	s.leaving = true
 	if s.round {
 		s.round = false
@@ -231,7 +231,7 @@ func (c *core) retire(m *member) {
 // revive takes a removed member back that has not gone yet, with all that is
 // known of it.
 func (c *core) revive(now balance.Instant, m *member) {
-	s := &m.core
+	s := m.core
 	delete(c.leaving, m.core.spec.identity())
 	s.leaving, s.drain = false, false
 	m.b.SetAdmin(balance.Enabled)

@@ -26,7 +26,7 @@ const (
 
 // classify says how a member counts now.
 func (m *member) classify() class {
-	s := &m.core
+	s := m.core
 	switch {
 	case s.leaving || s.weight == 0 || m.b.Admin() != balance.Enabled:
 		return out0
@@ -46,7 +46,7 @@ func (m *member) classify() class {
 // recount files a member under its present class. In comes and goes, so the
 // view is out of date.
 func (c *core) recount(m *member) {
-	s := &m.core
+	s := m.core
 	now := m.classify()
 	if now == s.class {
 		return
@@ -175,7 +175,7 @@ func (c *core) reckonFloor(off bool) {
 	for ; a.floored < need; a.floored++ {
 		var best *member
 		for _, m := range c.order {
-			if s := &m.core; s.backup || s.floored || s.class != opinion && s.class != notReady {
+			if s := m.core; s.backup || s.floored || s.class != opinion && s.class != notReady {
 				continue
 			}
 			if best == nil || m.core.class < best.core.class ||
@@ -194,7 +194,7 @@ func (c *core) reckonFloor(off bool) {
 
 // turnedNotReady notes who turned not_ready, or no longer is.
 func (c *core) turnedNotReady(m *member, is bool) {
-	s, a := &m.core, &c.alarm
+	s, a := m.core, &c.alarm
 	if s.notReady == is {
 		return
 	}

@@ -80,7 +80,8 @@ func (p *Pool) Config() Config { return p.cfg }
 
 // attach makes a member.
 func (p *Pool) attach(s Spec) *member {
-	m := &member{p: p, b: balance.NewBackend(s.ID, s.URL)}
+	m := &member{p: p, b: balance.NewBackend(s.ID, s.URL), core: &coreState{}}
+	m.b.SetOwner(m)
 	m.lastGood.Store(math.MinInt64)
 	m.lastConn.Store(math.MinInt64)
 	m.probed.Store(math.MinInt64)
@@ -199,11 +200,6 @@ func (p *Pool) build(pub *publication) {
 		v.second = old.second
 	default:
 		v.second = p.cfg.Policy.Build(balance.NewSet(pub.second, p.cfg.Instance, pub.panicked[1]))
-	}
-	if old != nil && slices.Equal(old.members, v.members) {
-		v.table, v.shift = old.table, old.shift
-	} else {
-		v.index()
 	}
 	p.view.Store(v)
 	p.last = pub

@@ -134,7 +134,7 @@ func (p *Pool) Snapshot() Snapshot {
 
 // snapshot copies one member.
 func (c *core) snapshot(m *member) BackendSnapshot {
-	s, h := &m.core, &m.core.health
+	s, h := m.core, &m.core.health
 	b := BackendSnapshot{
 		Backend: m.b, ID: m.b.ID(), URL: m.b.Address(), Zone: s.spec.Zone,
 		Backup: s.backup, Removed: s.leaving,

@@ -283,7 +283,7 @@ func (c *core) tier(tier int, open, shared bool) []balance.Member {
 	stable := c.keepsExcluded()
 	out := make([]balance.Member, 0, n[serving]+btoi(open)*(n[opinion]+n[unreachable]+n[notReady]+n[waiting]))
 	for _, m := range c.order {
-		s := &m.core
+		s := m.core
 		if s.class == out0 || btoi(s.backup) != tier {
 			continue
 		}

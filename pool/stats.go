@@ -54,7 +54,7 @@ func (c *core) statistics(now balance.Instant) {
 		failed := m.failed.Load()
 		total.good += a - min(failed, a)
 		total.bad += failed + m.faults.Load()
-		s := &m.core
+		s := m.core
 		if n := a - s.seenAnswers; n > 0 {
 			mean := float64(l-s.seenLatency) / float64(n)
 			if s.ewma == 0 {
@@ -136,7 +136,7 @@ func (c *core) watch(now balance.Instant, m *member) {
 
 // shareEjects applies the rule for the application's own 5xx.
 func (c *core) shareEjects(now balance.Instant, m *member) bool {
-	s := &m.core
+	s := m.core
 	if s.leaving || s.class != serving || s.health.Probation() {
 		return false
 	}
@@ -185,7 +185,7 @@ func (c *core) turnShares(now balance.Instant) {
 	}
 	st.shareAt = now
 	for _, m := range c.order {
-		s := &m.core
+		s := m.core
 		s.base[0], s.base[1] = s.base[1], m.tally()
 		m.badFrom.Store(s.base[0].bad)
 		s.errTwoBefore = m.errTwo.Swap(false)

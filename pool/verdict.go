@@ -13,7 +13,7 @@ import (
 // judge changes a member's verdict and draws the consequences: share and flags
 // on the Backend, counters, notices, idle connections, timers.
 func (c *core) judge(now balance.Instant, m *member, change func(*health.Machine)) {
-	s := &m.core
+	s := m.core
 	h := &s.health
 	state, share := h.State(), h.Share()
 	change(h)
@@ -46,7 +46,7 @@ func (c *core) judge(now balance.Instant, m *member, change func(*health.Machine
 
 // setMode tells Done what to look out for.
 func (c *core) setMode(m *member) {
-	s := &m.core
+	s := m.core
 	mode := m.mode.Load() & modeShare
 	if s.byWork || s.hasFact || s.health.Suspect() {
 		mode |= modeAccused
@@ -68,7 +68,7 @@ func (c *core) setMode(m *member) {
 
 // probe starts a probe.
 func (c *core) probe(now balance.Instant, m *member) {
-	s := &m.core
+	s := m.core
 	if s.leaving || s.probing || !c.cfg.Active.Enabled {
 		return
 	}
@@ -80,7 +80,7 @@ func (c *core) probe(now balance.Instant, m *member) {
 
 // probed takes the result of a probe.
 func (c *core) probed(now balance.Instant, m *member, r health.ProbeResult) {
-	s := &m.core
+	s := m.core
 	if !s.probing {
 		return
 	}
@@ -103,7 +103,7 @@ func (c *core) probed(now balance.Instant, m *member, r health.ProbeResult) {
 
 // weighProbe brings a probe's result together with the facts.
 func (c *core) weighProbe(now balance.Instant, m *member, r health.ProbeResult) {
-	s := &m.core
+	s := m.core
 	nobody := r.Outcome == health.NoAnswer && (r.Cause == health.CauseRefused || r.Cause == health.CauseNoRoute ||
 		r.Cause == health.CauseTimeout && !c.cfg.Active.HTTP)
 	switch {
@@ -143,7 +143,7 @@ func (c *core) weighProbe(now balance.Instant, m *member, r health.ProbeResult) 
 // start of the last one in a streak, the jittered interval otherwise, never
 // overlapping, and within the life of a fact so that it stays one.
 func (c *core) scheduleProbe(now balance.Instant, m *member) {
-	s, a := &m.core, &c.cfg.Active
+	s, a := m.core, &c.cfg.Active
 	if !a.Enabled || s.leaving || s.probing {
 		return
 	}
@@ -171,7 +171,7 @@ func (c *core) probeSoon(now balance.Instant, m *member) {
 
 // setFact notes a failed connection attempt at an instant.
 func (c *core) setFact(now balance.Instant, m *member, at balance.Instant) {
-	s := &m.core
+	s := m.core
 	s.fact, s.hasFact = at, true
 	for old := m.lastConn.Load(); old < int64(at) && !m.lastConn.CompareAndSwap(old, int64(at)); {
 		old = m.lastConn.Load()
@@ -185,7 +185,7 @@ func (c *core) setFact(now balance.Instant, m *member, at balance.Instant) {
 // clearFact ends a fact. Done stores lastConn, then the flag, then reads the
 // mode; here it is the other way round, so that none of its facts is lost.
 func (c *core) clearFact(now balance.Instant, m *member) {
-	s := &m.core
+	s := m.core
 	s.hasFact = false
 	c.setMode(m)
 	m.b.SetUnreachable(false)
@@ -201,7 +201,7 @@ func (c *core) clearFact(now balance.Instant, m *member) {
 
 // factOver ends a fact, and with it a suspicion that no probe settled.
 func (c *core) factOver(now balance.Instant, m *member) {
-	s := &m.core
+	s := m.core
 	if s.hasFact {
 		c.clearFact(now, m)
 		if s.hasFact {
@@ -264,7 +264,7 @@ func (c *core) reachable(now balance.Instant, m *member) {
 // probe or as many failures in a row as configured break it, whatever part of
 // the pool is broken already: these are facts.
 func (c *core) connectFailed(now balance.Instant, m *member) {
-	s := &m.core
+	s := m.core
 	cause := health.Cause(m.connCause.Load())
 	if last := balance.Instant(m.lastConn.Load()); cause.Fact() && (!s.hasFact || last > s.fact) {
 		c.setFact(now, m, last)

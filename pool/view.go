@@ -2,11 +2,7 @@
 
 package pool
 
-import (
-	"math/bits"
-
-	"github.com/weirlb/weir/balance"
-)
+import "github.com/weirlb/weir/balance"
 
 // view is what every request reads: immutable, published by one pointer.
 type view struct {
@@ -19,32 +15,6 @@ type view struct {
 	admit    float64             // part of the requests admitted; below 1 only while shedding
 	idle     bool                // no member may take work, whatever its health
 	panicked bool
-}
-
-// find returns the member that owns b, nil when the view does not hold it.
-func (v *view) find(b *balance.Backend) *member {
-	mask := len(v.table) - 1
-	for at := int(uint64(b.Hash()) >> v.shift); ; at++ {
-		m := v.table[at&mask]
-		if m == nil || m.b == b {
-			return m
-		}
-	}
-}
-
-// index fills the table from members.
-func (v *view) index() {
-	width := bits.Len(uint(2*len(v.members) | 1))
-	v.table = make([]*member, 1<<width)
-	v.shift = uint8(64 - width)
-	mask := len(v.table) - 1
-	for _, m := range v.members {
-		at := int(uint64(m.b.Hash())>>v.shift) & mask
-		for v.table[at] != nil {
-			at = (at + 1) & mask
-		}
-		v.table[at] = m
-	}
 }
 
 // pick asks the policies. It does not reserve.
