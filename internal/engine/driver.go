@@ -112,10 +112,14 @@ func (d *driver) Notice(n pool.Notice) {
 // ejectionCause is the label for what an ejection's words begin with: the
 // words hold counts and times, which would make a series each.
 func ejectionCause(why string) string {
-	if strings.HasPrefix(why, "failed on probation") {
+	switch {
+	case strings.HasPrefix(why, "failed on probation"):
 		return "probation"
+	case strings.Contains(why, " answers were 5xx"):
+		return "error_share"
+	default:
+		return "consecutive"
 	}
-	return "consecutive"
 }
 
 // connections does to the backend's connections what the notice is about.

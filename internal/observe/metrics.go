@@ -57,6 +57,7 @@ type Metrics struct {
 	routes     map[routeKey]*RouteSeries
 	poolSeries map[string]*PoolSeries
 	ejections  map[ejectionKey]*ejection
+	bugTotals  map[string]uint64 // as BugTotal was told last
 	logDropped []func() uint64
 }
 
@@ -82,6 +83,7 @@ func NewMetrics(opt MetricsOptions) *Metrics {
 		routes:        make(map[routeKey]*RouteSeries),
 		poolSeries:    make(map[string]*PoolSeries),
 		ejections:     make(map[ejectionKey]*ejection),
+		bugTotals:     make(map[string]uint64),
 	}
 	if m.backendSeries == 0 {
 		m.backendSeries = defaultBackendSeries
@@ -220,6 +222,16 @@ func (m *Metrics) Reload(err error) {
 
 // Bug counts a broken invariant; where is a constant word of the code.
 func (m *Metrics) Bug(where string) { m.bugs.WithLabelValues(clean(where)).Inc() }
+
+// BugTotal brings the count for where up to n, for what is counted elsewhere.
+func (m *Metrics) BugTotal(where string, n uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if seen := m.bugTotals[where]; n > seen {
+		m.bugs.WithLabelValues(clean(where)).Add(float64(n - seen))
+		m.bugTotals[where] = n
+	}
+}
 
 // Ejected counts a backend taken out by what its traffic said.
 func (m *Metrics) Ejected(pool, backend, cause string) {
