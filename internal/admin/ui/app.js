@@ -191,6 +191,7 @@ function updateBackend(row, pool, b, now) {
   if (b.drain && !b.drain.done) why.push(b.drain.deadline_s > 0 ? `${count(b.drain.in_flight)} left, ${span(b.drain.deadline_s)} to go` : `${count(b.drain.in_flight)} left`);
   else if (b.drain) why.push("empty");
   if (b.reason && b.reason !== "override") why.push(b.reason.replaceAll("_", " "));
+  if (b.why && b.health !== "healthy" && (!b.last_check || b.last_check.ok)) why.push(b.why); // else the last check says it
   if (b.since) why.push(`for ${span((now - Date.parse(b.since)) / 1000)}`);
   if (b.override) why.push(`set by an operator ${span(b.override.age_s)} ago`);
   text(p.reason, why.join(" · "));
