@@ -9,8 +9,6 @@ type view struct {
 	first    balance.Picker // asked first
 	second   balance.Picker // asked when first has nobody (left), or nil
 	members  []*member      // all configured, in order, those of weight 0 included
-	table    []*member      // open addressing by BackendID, at least twice as long as members
-	shift    uint8
 	takers   [2][]balance.Member // what first and second were built over
 	admit    float64             // part of the requests admitted; below 1 only while shedding
 	idle     bool                // no member may take work, whatever its health
