@@ -227,9 +227,6 @@ type HeaderEdits struct {
 	Remove []string // sorted
 }
 
-// Empty reports whether nothing is to be done.
-func (e HeaderEdits) Empty() bool { return len(e.Set)+len(e.Add)+len(e.Remove) == 0 }
-
 // Header is a field name and value.
 type Header struct {
 	Name, Value string

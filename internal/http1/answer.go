@@ -172,9 +172,6 @@ func (c *ServerConn) AnswerMoved(n int64) {
 	}
 }
 
-// Answered reports that the answer was written to its end.
-func (c *ServerConn) Answered() bool { return c.out.ended }
-
 // ErrorHead is the head of the answer that follows OnBadRequest, for fields.
 func (c *ServerConn) ErrorHead() *message.Response { return &c.scratch }
 

@@ -264,7 +264,20 @@ func TestPollerIdles(t *testing.T) {
 	}
 }
 
-func TestWatchAbort(t *testing.T) {
+// watchAbort waits until what OnAbort reports happens (true) or stop is closed
+// (false). The connection stays usable.
+func watchAbort(c *Conn, stop <-chan struct{}) bool {
+	hit := make(chan struct{})
+	w := c.OnAbort(func() { close(hit) })
+	select {
+	case <-hit:
+		return true
+	case <-stop:
+		return !w.Stop()
+	}
+}
+
+func TestOnAbort(t *testing.T) {
 	for _, kind := range []string{"tcp", "tls"} {
 		open := func() (*Conn, *Conn) {
 			if kind == "tls" {
@@ -276,7 +289,7 @@ func TestWatchAbort(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			a, b := open()
 			stop, got := make(chan struct{}), make(chan bool, 1)
-			go func() { got <- a.WatchAbort(stop) }()
+			go func() { got <- watchAbort(a, stop) }()
 			mustWrite(t, b, "pipelined")
 			_ = b.CloseWrite()
 			select {
@@ -298,7 +311,7 @@ func TestWatchAbort(t *testing.T) {
 			mustWrite(t, a, "still usable")
 
 			a, b = open()
-			go func() { got <- a.WatchAbort(nil) }()
+			go func() { got <- watchAbort(a, nil) }()
 			eventually(t, "watch", func() bool { return a.hook.Load() != nil })
 			_ = b.Reset()
 			within(t, "reset", func() {
@@ -308,7 +321,7 @@ func TestWatchAbort(t *testing.T) {
 			})
 
 			a, _ = open()
-			go func() { got <- a.WatchAbort(nil) }()
+			go func() { got <- watchAbort(a, nil) }()
 			eventually(t, "watch", func() bool { return a.hook.Load() != nil })
 			a.Abort()
 			within(t, "abort", func() { <-got })
@@ -319,7 +332,7 @@ func TestWatchAbort(t *testing.T) {
 		defer y.Close()
 		c := New(x)
 		got := make(chan bool, 1)
-		go func() { got <- c.WatchAbort(nil) }()
+		go func() { got <- watchAbort(c, nil) }()
 		eventually(t, "watch", func() bool { return c.hook.Load() != nil })
 		_ = c.Close()
 		within(t, "close", func() { <-got })

@@ -59,19 +59,6 @@ func (w AbortWatch) Stop() bool {
 	return w.stop == nil || w.stop()
 }
 
-// WatchAbort waits until what OnAbort reports happens (true) or stop is closed
-// (false). The connection stays usable.
-func (c *Conn) WatchAbort(stop <-chan struct{}) bool {
-	hit := make(chan struct{})
-	w := c.OnAbort(func() { close(hit) })
-	select {
-	case <-hit:
-		return true
-	case <-stop:
-		return !w.Stop()
-	}
-}
-
 // SharedPoller returns the process's one Poller for waits whose callbacks do not
 // block: hang-ups of clients, ends of idle connections. It is opened with the
 // first use and never closed; its goroutine ends when nothing is waited for.
