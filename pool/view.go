@@ -6,9 +6,9 @@ import "github.com/weirlb/weir/balance"
 
 // view is what every request reads: immutable, published by one pointer.
 type view struct {
-	first    balance.Picker // asked first
-	second   balance.Picker // asked when first has nobody (left), or nil
-	members  []*member      // all configured, in order, those of weight 0 included
+	first    balance.Picker      // asked first
+	second   balance.Picker      // asked when first has nobody (left), or nil
+	members  []*member           // all configured, in order, those of weight 0 included
 	takers   [2][]balance.Member // what first and second were built over
 	admit    float64             // part of the requests admitted; below 1 only while shedding
 	idle     bool                // no member may take work, whatever its health
