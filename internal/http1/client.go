@@ -271,7 +271,7 @@ func (c *ClientConn) bodyFault(err error) error {
 	switch {
 	case isTimeout(err):
 		return err
-	case errors.Is(err, io.EOF) && c.in.kind == message.UntilClose:
+	case errors.Is(err, io.EOF) && c.in.kind == message.UntilClose && !c.nc.Truncated():
 		c.in.done.Store(true)
 		return io.EOF
 	}

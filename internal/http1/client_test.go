@@ -3,6 +3,7 @@
 package http1
 
 import (
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -16,6 +17,7 @@ import (
 	"github.com/weirlb/weir/internal/clock"
 	"github.com/weirlb/weir/internal/message"
 	"github.com/weirlb/weir/internal/netconn"
+	"github.com/weirlb/weir/internal/weirtest"
 )
 
 // countingConn counts the writes.
@@ -349,5 +351,58 @@ func TestNoBufferWhileIdle(t *testing.T) {
 	b.c.Release()
 	if b.c.in.buf != nil || b.c.in.base != nil {
 		t.Error("it holds one")
+	}
+}
+
+// TestUntilCloseNeedsAlert: over TLS, content that ends with the connection is
+// only whole when the peer said that it ended it.
+func TestUntilCloseNeedsAlert(t *testing.T) {
+	for _, alert := range []bool{true, false} {
+		ca := weirtest.NewAuthority(t)
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			raw, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			s := tls.Server(raw, &tls.Config{Certificates: []tls.Certificate{ca.Issue("localhost")}})
+			_, _ = s.Read(make([]byte, 1024))
+			_, _ = io.WriteString(s, "HTTP/1.1 200 OK\r\n\r\npart")
+			if alert {
+				_ = s.CloseWrite()
+			}
+			_ = raw.Close()
+		}()
+		raw, err := net.Dial("tcp", ln.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		nc := netconn.Client(raw, &tls.Config{RootCAs: ca.Pool(), ServerName: "localhost"})
+		if err := nc.Handshake(0); err != nil {
+			t.Fatal(err)
+		}
+		c := NewClientConn(nc, Limits{})
+		if _, err := io.WriteString(nc, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		var h message.Response
+		if err := c.ReadHead(&h, false, 0); err != nil {
+			t.Fatal(err)
+		}
+		for err == nil {
+			_, err = c.ReadBody()
+		}
+		var e *Error
+		if errors.Is(err, io.EOF) != alert || !alert && (!errors.As(err, &e) || e.Reason != message.ResetMidResponse) {
+			t.Errorf("alert %v: %v", alert, err)
+		}
+		c.Close()
+		<-done
+		ln.Close()
 	}
 }

@@ -42,6 +42,7 @@ type Conn struct {
 
 	// Owned by the reader.
 	nowait   bool // reads below TLS must not wait
+	cutOff   bool // see Truncated
 	hasSpare bool // spare holds a byte that Peek took out of the TLS stream
 	spare    [1]byte
 	rop      *readOp
@@ -287,6 +288,12 @@ func (c *Conn) CloseWrite() error {
 	}
 	return c.Close()
 }
+
+// Truncated reports, once reading has ended, that the end came without TLS's
+// closing alert: anybody on the way may have made it, so content that is
+// delimited by it is not complete. crypto/tls calls both io.EOF. It is the
+// reader's to ask, and false on a plain connection.
+func (c *Conn) Truncated() bool { return c.cutOff }
 
 // wake tells whoever waits for this connection that it is over.
 func (c *Conn) wake() {

@@ -4,6 +4,7 @@ package netconn
 
 import (
 	"errors"
+	"io"
 	"net"
 	"os"
 	"time"
@@ -28,6 +29,14 @@ var errWouldWait = &waitError{}
 
 func (u *under) Read(p []byte) (int, error) {
 	c := (*Conn)(u)
+	n, err := u.readBelow(c, p)
+	if errors.Is(err, io.EOF) {
+		c.cutOff = true // crypto/tls stops reading at the closing alert
+	}
+	return n, err
+}
+
+func (u *under) readBelow(c *Conn, p []byte) (int, error) {
 	if c.nowait {
 		return c.readNow(p)
 	}
