@@ -81,8 +81,8 @@ func New(plan *config.Plan, opt Options) (*Engine, error) {
 	e.metrics.RegisterLogDropped(e.access.Dropped)
 	e.metrics.RegisterPools(e.poolGauges)
 	e.metrics.RegisterListeners(e.listenerGauges)
-	e.prober = probe.New(probe.Options{Version: opt.Version, Observe: e.metrics.Probe})
 	e.names = upstream.NewResolver()
+	e.prober = probe.New(probe.Options{Version: opt.Version, Observe: e.metrics.Probe, Resolve: e.names.Lookup})
 	e.memory = newMemory(e.log)
 	var err error
 	if e.front, err = newFront(e, plan); err != nil {

@@ -89,6 +89,17 @@ func (r *Resolver) known(host string, now func() balance.Instant) []netip.Addr {
 	return n.good
 }
 
+// Lookup returns the addresses of a name as connections for traffic would get
+// them: what is remembered at once, renewed meanwhile when it is old, else what
+// the servers say before the context ends. The slice must not be modified.
+func (r *Resolver) Lookup(ctx context.Context, host string) ([]netip.Addr, error) {
+	addrs, err := r.lookup(host, 0, ctx.Done())
+	if err != nil && ctx.Err() != nil {
+		return nil, fmt.Errorf("resolve %s: %w", host, ctx.Err())
+	}
+	return addrs, err
+}
+
 // lookup returns addresses of a name: at once when there ever was a good
 // answer (renewing an old one meanwhile), else by waiting for one.
 func (r *Resolver) lookup(host string, limit balance.Instant, abort <-chan struct{}) ([]netip.Addr, error) {

@@ -300,3 +300,43 @@ func FuzzLowestTTL(f *testing.F) {
 		t.Errorf("%v from an answer without addresses: %v", ttl, m.Answer)
 	})
 }
+
+// TestLookup: probes share what traffic has learned, and their context bounds
+// the wait.
+func TestLookup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asked atomic.Int32
+		answer := netip.MustParseAddr("10.0.0.1")
+		r := newResolver(func(ctx context.Context, host string) ([]netip.Addr, time.Duration, error) {
+			asked.Add(1)
+			if host == "hangs.test" {
+				<-ctx.Done()
+				return nil, -1, ctx.Err()
+			}
+			return []netip.Addr{answer}, time.Minute, nil
+		})
+		defer r.Close()
+		if _, err := r.lookup("app.test", 0, nil); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			if got, err := r.Lookup(t.Context(), "app.test"); err != nil || len(got) != 1 || got[0] != answer {
+				t.Errorf("%v, %v", got, err)
+			}
+		}
+		if n := asked.Load(); n != 1 {
+			t.Errorf("%d questions, want 1", n)
+		}
+		start := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		if _, err := r.Lookup(ctx, "hangs.test"); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != 2*time.Second {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+		ctx, cancel = context.WithCancel(t.Context())
+		cancel()
+		if got, err := r.Lookup(ctx, "app.test"); err != nil || len(got) != 1 {
+			t.Errorf("what is known needs no wait: %v, %v", got, err)
+		}
+	})
+}
