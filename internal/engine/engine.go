@@ -243,7 +243,9 @@ func (e *Engine) Close() error {
 		e.log.Error("a lease was returned twice", "times", n)
 	}
 	if e.access != nil {
-		errs = append(errs, e.access.Close(logFlushTime))
+		if err := e.access.Close(logFlushTime); err != nil {
+			e.log.Error("lines of the access log are lost", "error", err) // whoever does not read it fails, not weir
+		}
 	}
 	return errors.Join(errs...)
 }

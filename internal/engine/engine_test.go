@@ -492,6 +492,42 @@ func TestSignalsForUpkeep(t *testing.T) {
 	}
 }
 
+// TestUnreadLog: a log whose reader hangs costs its lines, not a clean end.
+func TestUnreadLog(t *testing.T) {
+	path := t.TempDir() + "/pipe"
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Skip(err)
+	}
+	a := backend(t, "a")
+	log := &logBuffer{}
+	plan := parse(t, simple("", a))
+	plan.Log.Access.Off, plan.Log.Access.Path = false, path
+	e, err := New(plan, Options{Logger: slog.New(slog.NewTextHandler(log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.Start()
+	c, url := client(t), "http://"+e.Bound().Listeners[0].Addrs[0]+"/"+strings.Repeat("x", 4000)
+	for range 40 { // more than a pipe holds
+		mustGet(t, c, url)
+	}
+	if err := e.Close(); err != nil {
+		t.Errorf("closing fails: %v", err)
+	}
+	if !strings.Contains(log.String(), "lines of the access log are lost") {
+		t.Errorf("the log does not say so:\n%s", log.String())
+	}
+	reader, err := os.Open(path) // lets the writer end
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = reader.Close() }()
+	go func() { _, _ = io.Copy(io.Discard, reader) }()
+	if err := e.access.Close(limit); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestNewFailsWhole(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
