@@ -153,9 +153,20 @@ func (s *splicer) wait(c *Conn, d *deadline, io func(func(uintptr) bool) error, 
 			return s.err
 		}
 		if err = c.absorb(d, err); err != nil {
+			if d == &c.wr && errors.Is(err, os.ErrDeadlineExceeded) && s.lastTry(c) {
+				return s.err
+			}
 			return err
 		}
 	}
+}
+
+// lastTry looks for room once more when the time is over: the kernel says that
+// there is some only when a third of the socket's buffer is free, which a slow
+// reader's may not be for long. It reports whether bytes left, or that failed.
+func (s *splicer) lastTry(c *Conn) (ok bool) {
+	_ = c.raw.Control(func(fd uintptr) { ok = s.tryOut(fd) }) // closed: there is no room
+	return ok
 }
 
 // tryIn fills the pipe; false means wait, and then no pipe is held.

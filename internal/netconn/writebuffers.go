@@ -3,6 +3,7 @@
 package netconn
 
 import (
+	"errors"
 	"io"
 	"os"
 	"sync"
@@ -51,12 +52,24 @@ func (c *Conn) send(a, b []byte) (int, error) {
 			err = o.err
 		} else if err = c.absorb(&c.wr, err); err == nil {
 			continue
+		} else if o.n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
+			err = c.lastTry(o, err)
 		}
 		n := o.n
 		o.a, o.b, o.err, o.iov = nil, nil, nil, [2]syscall.Iovec{}
 		writeOps.Put(o)
 		return n, err
 	}
+}
+
+// lastTry looks for room once more when the time is over, see splicer.lastTry.
+func (c *Conn) lastTry(o *writeOp, late error) error {
+	done := false
+	_ = c.raw.Control(func(fd uintptr) { done = o.try(fd) }) // closed: there is no room
+	if done {
+		return o.err
+	}
+	return late
 }
 
 // writeOp is one write in progress; pooled, because nobody writes for long.
