@@ -208,7 +208,7 @@ func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Mi
 
 // poolGauges and listenerGauges are what a scrape reads.
 func (e *Engine) poolGauges() []observe.PoolGauges {
-	e.metrics.BugTotal("lease", pool.LeaseBugs())
+	e.metrics.BugTotal("lease", pool.LeaseBugs()-e.bugs)
 	live := e.livePools()
 	out := make([]observe.PoolGauges, 0, len(live))
 	for _, p := range live {

@@ -42,6 +42,7 @@ type Engine struct {
 	prober  *probe.Prober
 	names   *upstream.Resolver
 	memory  *memory
+	bugs    uint64 // leases finished twice in this process before
 	front   *front // sockets toward clients
 	ops     *ops   // sockets toward operators
 
@@ -63,7 +64,7 @@ func New(plan *config.Plan, opt Options) (*Engine, error) {
 		opt.Machine.Instance = instanceNumber()
 	}
 	e := &Engine{
-		opt: opt, log: opt.Logger, started: time.Now(),
+		opt: opt, log: opt.Logger, started: time.Now(), bugs: pool.LeaseBugs(),
 		pools: make(map[string]*livePool), limiters: make(map[limiterKey]*l7.Limiter),
 	}
 	if e.log == nil {
