@@ -292,15 +292,8 @@ func (c *ClientConn) Spliceable() (int64, bool) {
 }
 
 // Spliced notes that n bytes of content were moved from the connection. Content
-// until close is over when ReadBody has said io.EOF, or EndSpliced was called.
+// until close is over when ReadBody has said io.EOF.
 func (c *ClientConn) Spliced(n int64) { c.in.skipped(n) }
-
-// EndSpliced notes that content until close was moved to its end.
-func (c *ClientConn) EndSpliced() {
-	if c.in.kind == message.UntilClose {
-		c.in.done.Store(true)
-	}
-}
 
 // Reusable reports that the message is complete both ways, that no close was
 // announced and that no stray byte has arrived. Call Release before keeping

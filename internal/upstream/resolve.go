@@ -55,10 +55,6 @@ type name struct {
 // NewResolver returns a resolver that follows the machine's configuration.
 func NewResolver() *Resolver { return newResolver(askSystem("")) }
 
-// NewResolverAt returns one that asks the server at host:port in place of those
-// of /etc/resolv.conf.
-func NewResolverAt(server string) *Resolver { return newResolver(askSystem(server)) }
-
 func newResolver(ask askFunc) *Resolver {
 	r := &Resolver{ask: ask, names: make(map[string]*name)}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
