@@ -211,6 +211,7 @@ func (e *exchange) again(f *Failure) bool {
 		return false
 	}
 	if d.SameBackendFresh {
+		e.tried(f, 0)
 		e.countConnection()
 		e.dropUpstream()
 		e.fresh = true
@@ -263,9 +264,15 @@ func (e *exchange) letGo(f *Failure, d pool.Decision) {
 		e.rec.Retries++
 		e.pending = retryCount{on: true, cause: f.Reason, status: status}
 	}
+	e.tried(f, status)
 	e.countConnection()
 	e.breakOff(f)
 	e.wait = d.After
+}
+
+// tried remembers an attempt that another one follows.
+func (e *exchange) tried(f *Failure, status int) {
+	e.rec.Tried = append(e.rec.Tried, observe.Try{Backend: e.rec.Backend, Reason: f.Reason, Status: status})
 }
 
 // countConnection counts the connection of an attempt that is not the last; the

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/weirlb/weir/internal/message"
+	"github.com/weirlb/weir/internal/observe"
 	"github.com/weirlb/weir/internal/weirtest"
 	"github.com/weirlb/weir/pool"
 )
@@ -158,8 +159,12 @@ func TestRedispatch(t *testing.T) {
 		if m := r.roundTrip(req); m.Status() != 200 {
 			t.Errorf("answer %+v", m)
 		}
-		if rec := r.want(200, message.OK, true); rec.Redispatches != 1 || rec.Retries != 0 || rec.Attempts != 2 || rec.Backend != "b1" {
+		rec := r.want(200, message.OK, true)
+		if rec.Redispatches != 1 || rec.Retries != 0 || rec.Attempts != 2 || rec.Backend != "b1" {
 			t.Errorf("record %+v", rec)
+		}
+		if len(rec.Tried) != 1 || rec.Tried[0] != (observe.Try{Backend: "b0", Reason: message.ConnectRefused}) {
+			t.Errorf("tried %+v", rec.Tried)
 		}
 	}
 }

@@ -126,6 +126,7 @@ func newRig(t *testing.T, addrs []string, opts ...rigOptions) *rig {
 			c := *rec
 			c.RequestID = append([]byte(nil), rec.RequestID...)
 			c.Path = append([]byte(nil), rec.Path...)
+			c.Tried = append([]observe.Try(nil), rec.Tried...)
 			c.Host, c.Method, c.Query, c.UserAgent = nil, nil, nil, nil
 			r.mu.Lock()
 			r.records = append(r.records, c)

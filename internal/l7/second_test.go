@@ -89,7 +89,8 @@ func TestAnswerInHand(t *testing.T) {
 		if m := r.roundTrip(get); m.Status() != 200 {
 			t.Errorf("with room: answer %+v", m)
 		}
-		if rec := r.want(200, message.OK, true); rec.Attempts != 2 || rec.Retries != 1 || rec.Backend != "b1" {
+		if rec := r.want(200, message.OK, true); rec.Attempts != 2 || rec.Retries != 1 || rec.Backend != "b1" ||
+			len(rec.Tried) != 1 || rec.Tried[0].Backend != "b0" || rec.Tried[0].Status != 503 {
 			t.Errorf("record %+v", rec)
 		}
 	})

@@ -68,6 +68,7 @@ func appendRecord(b []byte, r *Record, query bool) []byte {
 	if r.Redispatches != 0 {
 		b = number(b, `,"redispatches":`, int64(r.Redispatches))
 	}
+	b = tried(b, r.Tried, &cut)
 	b = millis(b, `,"duration_ms":`, r.Total)
 	if r.Attempts > 0 || r.Queue > 0 {
 		b = millis(b, `,"queue_ms":`, r.Queue)
@@ -102,6 +103,28 @@ func text[T string | []byte](b []byte, key string, v T, most int, cut *bool) []b
 	b = append(b, key...)
 	b = appendEscaped(b, v)
 	return append(b, '"')
+}
+
+// tried appends the attempts before the last one, if there were any.
+func tried(b []byte, tries []Try, cut *bool) []byte {
+	if len(tries) == 0 {
+		return b
+	}
+	b = append(b, `,"tried":[`...)
+	for i, t := range tries {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = text(b, `{"backend":"`, t.Backend, maxLogText, cut)
+		b = append(b, `,"reason":"`...)
+		b = append(b, t.Reason.String()...)
+		b = append(b, '"')
+		if t.Status != 0 {
+			b = number(b, `,"status":`, int64(t.Status))
+		}
+		b = append(b, '}')
+	}
+	return append(b, ']')
 }
 
 func number(b []byte, key string, n int64) []byte {

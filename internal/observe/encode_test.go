@@ -31,6 +31,7 @@ var whole = Record{
 	ClientIP: netip.MustParseAddr("::ffff:192.0.2.7"), Major: 1, Minor: 1, TLS: true,
 	Status: 502, Reason: message.ResetBeforeResponse, Sent: true, Reused: true,
 	Attempts: 3, Retries: 1, Redispatches: 1,
+	Tried: []Try{{Backend: "10.0.1.22:8080", Reason: message.ConnectRefused}, {Backend: "10.0.1.23:8080", Reason: message.BackendOverloaded, Status: 503}},
 	Queue: 1500 * time.Microsecond, Connect: 20 * time.Microsecond, FirstByte: 7 * time.Millisecond, Total: 12345678 * time.Microsecond,
 	BytesIn: 10, BytesOut: 1 << 40, Detail: "connection reset",
 }

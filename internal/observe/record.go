@@ -41,6 +41,10 @@ type Record struct {
 	Retries      int // tries after bytes had been sent (S5)
 	Redispatches int // tries after none had been sent
 
+	// Tried are the attempts before the last one, oldest first: where the request
+	// went before it ended where it did.
+	Tried []Try
+
 	Queue     time.Duration // waited for a slot
 	Connect   time.Duration // dialing and TLS of the last attempt; 0 on a kept connection
 	FirstByte time.Duration // from the last attempt's first request byte to its final response head; 0: none came
@@ -52,8 +56,19 @@ type Record struct {
 	Detail string // a few words beyond the reason; never from a secret field
 }
 
-// Reset empties the record for the next request.
-func (r *Record) Reset() { *r = Record{} }
+// Try is an attempt that another one followed.
+type Try struct {
+	Backend string
+	Reason  message.Reason // why it failed; of an answer that was retried for its status, what that status stands for
+	Status  int            // of an answer that was retried for it, else 0
+}
+
+// Reset empties the record for the next request; the memory of Tried is kept.
+func (r *Record) Reset() {
+	tried := r.Tried
+	clear(tried)
+	*r = Record{Tried: tried[:0]}
+}
 
 // code is the status under which the record is counted and logged.
 func (r *Record) code() int {
