@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs the peers and clients that the tests drive, where they are missing.
+# Installs the peers and clients that the tests drive, and gcc for the race
+# detector, where they are missing.
 set -euo pipefail
 declare -A need=(
   [curl]=curl [nginx]=nginx-light [haproxy]=haproxy [wrk]=wrk [ip]=iproute2
-  [node]=nodejs [openssl]=openssl [iptables]=iptables
+  [node]=nodejs [gcc]=gcc
 )
 missing=()
 for cmd in "${!need[@]}"; do
@@ -27,4 +28,5 @@ if [ ! -e "$policy" ]; then
   trap 'rm -f "$policy"' EXIT
 fi
 apt-get update -qq
+case " ${missing[*]} " in *" gcc "*) missing+=(libc6-dev) ;; esac
 apt-get install -y -qq --no-install-recommends "${missing[@]}"
