@@ -277,6 +277,11 @@ func TestTornAnswers(t *testing.T) {
 
 func TestTakeover(t *testing.T) {
 	r := newRig(t, &Server{Handler: func(c *ServerConn) {
+		for {
+			if _, err := c.ReadBody(); err != nil {
+				break
+			}
+		}
 		h := &message.Response{Status: 101}
 		h.Fields.Add(message.Upgrade, "Upgrade", "websocket")
 		h.Fields.Add(message.Other, "Sec-WebSocket-Accept", "x")
@@ -289,9 +294,16 @@ func TestTakeover(t *testing.T) {
 		n, _ := nc.Read(b[:])
 		nc.Write(b[:n])
 	}})
-	c := r.dial()
-	c.send("GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nframe")
-	c.expect("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: x\r\nConnection: Upgrade\r\n\r\nearly frame")
-	c.send("more")
-	c.expectEnd("more")
+	const head = " / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+	for _, request := range []string{
+		"GET" + head + "\r\n",
+		"POST" + head + "Content-Length: 3\r\n\r\nabc",
+		"POST" + head + "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+	} {
+		c := r.dial()
+		c.send(request + "frame")
+		c.expect("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: x\r\nConnection: Upgrade\r\n\r\nearly frame")
+		c.send("more")
+		c.expectEnd("more")
+	}
 }

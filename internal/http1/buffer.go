@@ -61,8 +61,8 @@ func (b *inbuf) attach(nc *netconn.Conn) {
 func (b *inbuf) buffered() []byte { return b.buf[b.r:b.w] }
 func (b *inbuf) empty() bool      { return b.r == b.w }
 
-// take empties the buffer and returns a copy of what was in it, or nil.
-func (b *inbuf) take() []byte {
+// takeAhead empties the buffer and returns a copy of what was in it, or nil.
+func (b *inbuf) takeAhead() []byte {
 	ahead := append([]byte(nil), b.buffered()...)
 	b.r = b.w
 	return ahead

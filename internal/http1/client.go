@@ -317,7 +317,7 @@ func (c *ClientConn) Takeover() (nc *netconn.Conn, buffered []byte) {
 	c.broken = true
 	c.nc.SetReadDeadline(0)
 	c.nc.SetWriteDeadline(0)
-	return c.nc, c.in.take()
+	return c.nc, c.in.takeAhead()
 }
 
 // Close closes the connection and gives the buffers back. No other goroutine

@@ -267,5 +267,5 @@ func (c *ServerConn) Takeover() (nc *netconn.Conn, buffered []byte) {
 	c.taken = true
 	c.nc.SetReadDeadline(0)
 	c.nc.SetWriteDeadline(0)
-	return c.nc, c.in.take()
+	return c.nc, c.in.takeAhead()
 }
