@@ -5,11 +5,11 @@
 set -euo pipefail
 declare -A need=(
   [curl]=curl [nginx]=nginx-light [haproxy]=haproxy [wrk]=wrk [ip]=iproute2
-  [node]=nodejs [gcc]=gcc
+  [node]=nodejs [gcc]="gcc libc6-dev"
 )
 missing=()
 for cmd in "${!need[@]}"; do
-  command -v "$cmd" >/dev/null || [ -x "/usr/sbin/$cmd" ] || missing+=("${need[$cmd]}")
+  command -v "$cmd" >/dev/null || [ -x "/usr/sbin/$cmd" ] || missing+=(${need[$cmd]}) # one or more
 done
 [ ${#missing[@]} -eq 0 ] && exit 0
 if [ "$(id -u)" != 0 ]; then
