@@ -38,7 +38,7 @@ unit: ## all package tests under the race detector, fuzz corpora and vectors inc
 	CGO_ENABLED=1 go test -race -timeout 8m $$(go list ./... | grep -v -e /test$$ -e /bench)
 
 bench-once: ## each micro-benchmark once, so that none rots
-	go test -run '^$$' -bench . -benchtime 1x -timeout 5m $$(go list ./... | grep -v -e /test$$ -e /bench) | grep -E '^(Benchmark|FAIL|panic|---)' 
+	go test -run '^$$' -bench . -benchtime 1x -timeout 5m $$(go list ./... | grep -v -e /test$$ -e /bench) | grep -vE '^(PASS$$|goos:|goarch:|pkg:|cpu:)|no test files'
 
 e2e: build ## the built binary against real clients and backends, one short case of each promise
 	WEIR=$(BIN)/weir go test -count=1 -timeout 12m ./test/...
