@@ -166,23 +166,24 @@ func (m *member) observe(p *Pool, began balance.Instant, o *Outcome) {
 		m.lastGood.Store(int64(began))
 	}
 	if mode := m.mode.Load(); mode != 0 {
-		m.goodWhile(mode, began)
+		m.goodWhile(mode, began, o)
 	}
 }
 
 // goodWhile takes an answer below 500 of a backend that is being watched.
-func (m *member) goodWhile(mode uint32, began balance.Instant) {
-	m.acquit(mode, began)
+func (m *member) goodWhile(mode uint32, began balance.Instant, o *Outcome) {
+	m.acquit(mode, began, o)
 	if mode&modeProbation != 0 && int(m.goodRun.Add(1)) >= max(m.p.cfg.Active.Rise, 1) {
 		m.mark(markProven)
 	}
 }
 
 // acquit takes an answer of any status. Only an attempt not begun before the last
-// failed connection says that the backend can be reached: a server that no
-// longer listens finishes what it had begun.
-func (m *member) acquit(mode uint32, began balance.Instant) {
-	if mode&modeAccused != 0 && int64(began) >= m.lastConn.Load() {
+// failed connection, and over a connection of its own, says that the backend can
+// be reached: a server that no longer listens finishes what it had begun and
+// serves the connections it has.
+func (m *member) acquit(mode uint32, began balance.Instant, o *Outcome) {
+	if mode&modeAccused != 0 && !o.Reused && int64(began) >= m.lastConn.Load() {
 		m.mark(markReachable)
 	}
 }
@@ -195,7 +196,7 @@ func (m *member) badAnswer(began balance.Instant, o *Outcome) {
 		return
 	}
 	mode := m.mode.Load()
-	m.acquit(mode, began)
+	m.acquit(mode, began, o)
 	if m.run.Load()>>32 != 0 && int64(began) >= m.lastConn.Load() {
 		m.run.And(1<<32 - 1) // it can be connected to
 	}

@@ -88,6 +88,7 @@ type Outcome struct {
 	Status     int  // of the answer
 	RetryAfter bool // the answer carried Retry-After
 	Sent       bool // a byte of the request was put on the backend
+	Reused     bool // over a kept connection: an answer does not say that a new one can be made
 	Stale      bool // a reused connection died before a response byte: the backend is not to blame
 	FirstByte  time.Duration
 	Total      time.Duration

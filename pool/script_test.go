@@ -35,7 +35,7 @@ var rewrite = flag.Bool("rewrite", false, "rewrite testdata/*.txt with what happ
 //	state                    what Snapshot says
 //
 // Answers: pass, not_ready, overloaded, refused, no_route, timeout, reset, local.
-// Outcomes: a status, 503ra (with Retry-After), refused, unreachable, conn_timeout,
+// Outcomes: a status, kept (200 over a kept connection), 503ra (with Retry-After), refused, unreachable, conn_timeout,
 // tls, reset, stale, malformed, resp_timeout, canceled, client, local.
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")

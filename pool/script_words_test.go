@@ -133,6 +133,8 @@ func (s *script) outcome(text string) Outcome {
 		o.Sent = kind >= Reset && kind != LocalFault
 	case text == "stale":
 		o.Kind, o.Stale = Reset, true
+	case text == "kept":
+		o.Status, o.Reused = 200, true
 	case text == "503ra":
 		o.Status, o.RetryAfter = 503, true
 	default:

@@ -386,7 +386,7 @@ func (e *exchange) settle(f *Failure) {
 func (e *exchange) breakOff(f *Failure) {
 	e.dropUpstream()
 	o := pool.Outcome{
-		Now: e.now, Kind: f.Kind, Sent: f.Sent || !f.failed(), Stale: f.Stale,
+		Now: e.now, Kind: f.Kind, Sent: f.Sent || !f.failed(), Stale: f.Stale, Reused: e.reused,
 		FirstByte: e.rec.FirstByte, Total: e.now.Sub(e.began), Client: e.clientKey,
 	}
 	if f.Kind == pool.Success {
