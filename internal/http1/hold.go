@@ -13,10 +13,18 @@ import (
 // in one step, which saves looking for a request that cannot have come yet. A
 // client that reset in that moment shows at the next read, not in the answer's
 // record; one that does not read is still cut by the write timeout.
+//
+// A client that sends a request before it has the answer to the last one breaks
+// the premise: its request may have come, and the runtime have taken notice and
+// forgotten, before the wait begins; the wait then lasts until the hold is over.
+// That costs it holdFor once: from then on nothing is held for it.
 
 // mayHold reports whether an answer may wait for that.
 func (c *ServerConn) mayHold(kind message.Body, length int64, body []byte, end bool) bool {
-	return !c.mustClose.Load() && len(body) <= smallRead && c.in.done.Load() && c.in.empty() && c.nc.Spliceable() &&
+	if c.in.done.Load() && !c.in.empty() {
+		c.link.early = true
+	}
+	return !c.link.early && !c.mustClose.Load() && len(body) <= smallRead && c.in.done.Load() && c.nc.Spliceable() &&
 		(kind == message.NoBody || kind == message.Sized && end && int64(len(body)) == length)
 }
 
@@ -80,6 +88,9 @@ func (c *ServerConn) sendHeld(until balance.Instant) heldResult {
 		return heldBytes
 	}
 	timeout := isTimeout(err)
+	if timeout && sent == size && c.nc.Pending() {
+		c.link.early = true // it came unnoticed; a request of this very moment is taken for one, too
+	}
 	ok := (timeout || err == nil) && sent == size
 	if sent < size && (err == nil || timeout) {
 		_, err = writeAll(c.nc, c.out.stall, c.held[sent:], nil)

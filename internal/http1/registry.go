@@ -35,6 +35,7 @@ type link struct {
 
 	// Owned by the goroutine that serves it, or by the waiter.
 	resume func(bool)
+	early  bool // the client has sent a request before it had the last answer
 
 	since balance.Instant // constant: when it came
 	state atomic.Int32

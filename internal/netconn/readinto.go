@@ -60,7 +60,8 @@ func (c *Conn) ReadInto(get func() []byte) (buf []byte, n int, err error) {
 //
 // The order is what makes it safe to wait without having looked first: the
 // runtime forgets earlier readiness when a read begins, and here it begins
-// before the request is sent, so the answer always finds somebody waiting.
+// before the request is sent, so the answer always finds somebody waiting. Bytes
+// that came earlier may stay unnoticed until the deadline.
 func (c *Conn) SendInto(buf []byte, size int, after func() bool) (sent, n int, err error) {
 	o := c.reader()
 	kept := o.buf
