@@ -42,7 +42,7 @@ type Backend struct {
 	limit    atomic.Int64  // requests in flight allowed; MaxInt64 = no limit
 	inFlight atomic.Int64
 	ghost    atomic.Uint64 // failed attempts still counted as load, see ghost.go
-	mean     atomic.Int64  // nanoseconds; time constant of the ghost's decay
+	total    *Total        // set once, before publication; nil: nobody asks for the sum
 	hash     BackendID     // constant after NewBackend
 	owner    any           // as attachment: leads to what the pool counts
 
@@ -54,13 +54,18 @@ type Backend struct {
 	// backend is published: leads to the data plane's connections.
 	attachment any
 
-	_ [16]byte // 128 bytes in all: no two backends share a cache line
+	mean     atomic.Int64         // nanoseconds; time constant of the ghost's decay
+	estimate atomic.Uint64        // latency as peak_ewma knows it, see peak_ewma.go
+	ramp     atomic.Pointer[Ramp] // read only when flagRamp is set
+
+	_ [56]byte // 192 bytes in all: no two backends share a cache line
 }
 
 const (
 	adminMask       = 3 // the Admin value
 	flagUnreachable = 1 << 2
 	flagSuspect     = 1 << 3
+	flagRamp        = 1 << 4
 
 	// readyStatus is the status of a backend about which there is nothing to
 	// say: enabled, share 1, no flag. One comparison recognises it.
@@ -100,7 +105,8 @@ func (b *Backend) SetOwner(v any) { b.owner = v }
 // Owner returns what SetOwner stored, or nil.
 func (b *Backend) Owner() any { return b.owner }
 
-// Share returns the admission probability that health grants, 0..1.
+// Share returns the admission probability that health grants, 0..1, without a
+// ramp: see ShareAt.
 func (b *Backend) Share() float64 { return float64(shareOf(b.status.Load())) }
 
 // SetShare stores the share; values outside 0..1 are clamped, NaN counts as 0.
@@ -180,11 +186,19 @@ func (b *Backend) Reserve() bool {
 		b.inFlight.Add(-1)
 		return false
 	}
+	if b.total != nil {
+		b.total.add(b.hash, 1)
+	}
 	return true
 }
 
 // Release gives a slot back.
-func (b *Backend) Release() { b.inFlight.Add(-1) }
+func (b *Backend) Release() {
+	b.inFlight.Add(-1)
+	if b.total != nil {
+		b.total.add(b.hash, -1)
+	}
+}
 
 // Full reports whether a Reserve would be refused now.
 func (b *Backend) Full() bool { return b.inFlight.Load() >= b.limit.Load() }

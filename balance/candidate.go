@@ -83,7 +83,7 @@ func (ro *roster) admits(b *Backend, d *dice, now Instant) bool {
 // relativeShare returns share / largest share in the set, at most 1, and 1 in
 // panic: with everyone at a half, everyone is admitted.
 func (ro *roster) relativeShare(b *Backend, now Instant) float64 {
-	s := shareOf(b.status.Load())
+	s := b.shareAt(b.status.Load(), now)
 	if s >= 1 || ro.panicked {
 		return 1
 	}
@@ -114,8 +114,9 @@ func (ro *roster) topShare(now Instant) float32 {
 	}
 	top := float32(0)
 	for i := range ro.slots {
-		status := ro.slots[i].backend.status.Load()
-		if s := shareOf(status); s > top && status&adminMask == 0 {
+		b := ro.slots[i].backend
+		status := b.status.Load()
+		if s := b.shareAt(status, now); s > top && status&adminMask == 0 {
 			if top = s; s >= 1 {
 				break
 			}
@@ -190,7 +191,7 @@ func (ro *roster) weigh(i int, r *Request, byShare bool) (standing, float64) {
 	s := ro.standing(b, r)
 	m := float64(ro.weights[i])
 	if byShare && !ro.panicked {
-		m *= b.Share()
+		m *= b.ShareAt(r.Now)
 	}
 	return s, m
 }
