@@ -85,7 +85,8 @@ func (m *Machine) Why() string { return m.why }
 // before it say nothing about the present.
 func (m *Machine) Since() balance.Instant { return m.since }
 
-// Flips returns how often the state has changed.
+// Flips returns how often the state has changed. That a backend which nobody
+// knew proved good is no change of its state.
 func (m *Machine) Flips() int { return m.flips }
 
 // History returns the last changes, oldest first. The slice is a copy.
@@ -333,7 +334,7 @@ func (m *Machine) refresh(now balance.Instant, why string) bool {
 			m.history = append(m.history[:0], m.history[1:]...)
 		}
 		m.history = append(m.history, Change{At: now, From: m.state, To: state, Reason: reason, Why: why})
-		if state != m.state {
+		if state != m.state && (m.state != StateUnproven || state != StateHealthy) {
 			m.flips++
 		}
 		m.since = now
