@@ -51,9 +51,10 @@ var walls = []wall{
 	{dir: "internal/config", ours: []string{"internal/route"}},
 	{dir: "internal/engine", any: true, never: []string{"internal/demo", "internal/weirtest"}},
 	{dir: "internal/admin", ours: []string{}},
+	{dir: "internal/sim", ours: []string{"balance", "health", "pool"}, stdlib: true, pure: true},
 	{dir: "internal/demo", ours: []string{}, stdlib: true},
 	{dir: "internal/weirtest", ours: []string{}, stdlib: true},
-	{dir: "cmd/weir", ours: []string{"internal/admin", "internal/config", "internal/demo", "internal/engine"}},
+	{dir: "cmd/weir", ours: []string{"internal/admin", "internal/config", "internal/demo", "internal/engine", "internal/sim"}},
 }
 
 // unwalled are the folders that are no part of the program: they look at it from
