@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -313,6 +314,13 @@ func TestDrainDeadlineCuts(t *testing.T) {
 		}
 	case <-time.After(limit):
 		t.Fatal("the request outlived the deadline of the drain")
+	}
+	got := mustGet(t, client(t), "http://"+r.Bound().Admin+"/metrics")
+	if !regexp.MustCompile(`weir_requests_total\{[^}]*reason="drain_cut"[^}]*\} 1\n`).MatchString(got.body) || strings.Contains(got.body, `reason="reset_`) {
+		t.Errorf("the cut is not counted as one:\n%s", got.body)
+	}
+	if p, err := r.admin.Pool(t.Context(), "app"); err != nil || p.Failures != 0 {
+		t.Errorf("the backend is blamed: %+v, %v", p.PoolSummary, err)
 	}
 }
 

@@ -348,6 +348,11 @@ func (e *exchange) upstreamFailed(p Phase, err error) Failure {
 	if e.body.mayKeep {
 		e.haltPump() // only then is it known what can be sent again
 	}
+	if e.up.CutShort() {
+		f := drainCut(p, err)
+		f.Replayable = e.replayable()
+		return f
+	}
 	started := e.up.ResponseStarted()
 	f := upstreamFailure(p, err, started)
 	switch {

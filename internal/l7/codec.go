@@ -104,6 +104,9 @@ type Upstream interface {
 	Trailers() *message.Fields
 	// ResponseStarted reports that a byte of an answer has arrived.
 	ResponseStarted() bool
+	// CutShort reports that the connection was ended because the deadline of the
+	// backend's drain has passed.
+	CutShort() bool
 
 	// Conn, Spliceable and Spliced: as for Downstream. BodySpace and
 	// BodyMoved are to the request's content what AnswerSpace and AnswerMoved

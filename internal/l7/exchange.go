@@ -250,8 +250,6 @@ func (e *exchange) proxy() Failure {
 func (e *exchange) finish(f *Failure) {
 	if f.failed() && e.x.cutting.Load() && f.Reason == message.ClientAbort {
 		f.Reason = message.DrainCut
-	}
-	if f.Reason == message.DrainCut {
 		e.x.cuts.Add(1)
 	}
 	e.now = clock.Now()

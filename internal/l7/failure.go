@@ -68,7 +68,11 @@ func (f *Failure) status() int {
 
 // retry is the failure as the pool's retry rules see it.
 func (f *Failure) retry() pool.Failure {
-	return pool.Failure{Kind: f.Kind, Sent: f.Sent, Stale: f.Stale, Replayable: f.Replayable}
+	kind := f.Kind
+	if f.Reason == message.DrainCut {
+		kind = pool.Reset // for the request it is one, whoever's doing it was
+	}
+	return pool.Failure{Kind: kind, Sent: f.Sent, Stale: f.Stale, Replayable: f.Replayable}
 }
 
 // retriable reports that another attempt may be asked for at all: what the
@@ -79,6 +83,12 @@ func (f *Failure) retriable() bool {
 
 func clientGone(p Phase, err error) Failure {
 	return Failure{Fault: FaultClient, Phase: p, Reason: message.ClientAbort, Kind: pool.Canceled, Err: err}
+}
+
+// drainCut is the end of what was in flight on a backend when the deadline of
+// its drain passed: no fault of the backend's.
+func drainCut(p Phase, err error) Failure {
+	return Failure{Fault: FaultWeir, Phase: p, Reason: message.DrainCut, Kind: pool.Canceled, Detail: "deadline of the backend's drain", Err: err}
 }
 
 // refused turns a pool's refusal into a failure.
@@ -126,6 +136,8 @@ func dialFailure(err error) Failure {
 		f.Reason, f.Kind, f.Fault = message.LocalMemory, pool.LocalFault, FaultWeir
 	case upstream.Limit:
 		f.Reason, f.Kind, f.Fault = message.ConnLimit, pool.LocalFault, FaultWeir
+	case upstream.DrainOver:
+		return drainCut(PhaseConnect, err)
 	case upstream.Canceled:
 		return clientGone(PhaseConnect, err)
 	default:

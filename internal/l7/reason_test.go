@@ -291,3 +291,66 @@ func TestCut(t *testing.T) {
 		t.Errorf("%d cut, want 1", n)
 	}
 }
+
+// TestDrainCut cuts what is in flight at the deadline of a backend's drain:
+// before an answer, within one, and a tunnel. It is nobody's failure, and what
+// may be repeated gets its answer elsewhere.
+func TestDrainCut(t *testing.T) {
+	half := "HTTP/1.1 200 OK\r\nDate: D\r\nContent-Length: 10\r\n\r\nhalf"
+	for _, c := range []struct {
+		name, request, begin string
+		status               int
+		elsewhere            bool
+	}{
+		{"before the answer", "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\nx", "", 503, false},
+		{"within the answer", get, half, 200, false},
+		{"tunnel", upgrade, switched, 101, false},
+		{"repeated", get, "", 200, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := weirtest.NewBackend(t, func(s *weirtest.Conn) {
+				s.Note(s.Request())
+				s.Send(c.begin)
+				_, _ = s.End()
+			})
+			addrs := []string{b.Addr()}
+			if c.elsewhere {
+				addrs = append(addrs, weirtest.Always(t, ok2).Addr())
+			}
+			r := newRig(t, addrs, firstPick)
+			client := r.dial()
+			client.Send(c.request)
+			eventually(t, "in flight", func() bool { return len(b.Seen()) == 1 })
+			if c.begin != "" {
+				if m := client.ReadHead(); m == nil {
+					t.Fatal("no answer")
+				}
+			}
+			r.targets[0].SetDraining(true)
+			if n := r.targets[0].Cut(); n != 1 {
+				t.Fatalf("%d cut", n)
+			}
+			if c.begin == "" {
+				if m := client.Final("GET"); m == nil || m.Status() != c.status {
+					t.Errorf("answer %+v", m)
+				}
+			}
+			if c.elsewhere {
+				rec := r.want(200, message.OK, true)
+				if len(rec.Tried) != 1 || rec.Tried[0].Reason != message.DrainCut {
+					t.Errorf("tried %+v", rec.Tried)
+				}
+			} else {
+				r.want(c.status, message.DrainCut, true)
+			}
+			for _, b := range r.pool.Snapshot().Backends {
+				if b.Failures != 0 || b.Share != 1 {
+					t.Errorf("blamed: %+v", b)
+				}
+			}
+			if n := r.x.CutCount(); n != 0 {
+				t.Errorf("%d counted as cut by the end of the process", n)
+			}
+		})
+	}
+}

@@ -202,6 +202,9 @@ func (e *exchange) relayFailed(err error) Failure {
 	if f := e.body.clientFault(); f.failed() {
 		return f
 	}
+	if e.up.CutShort() {
+		return drainCut(PhaseRelay, err)
+	}
 	return upstreamFailure(PhaseRelay, err, true)
 }
 

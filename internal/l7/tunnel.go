@@ -110,6 +110,9 @@ func (e *exchange) tunnel(client, server *netconn.Conn, early, first []byte) Fai
 	}
 	if len(early) > 0 {
 		if _, err := server.Write(early); err != nil {
+			if e.up.CutShort() {
+				return drainCut(PhaseTunnel, err)
+			}
 			return upstreamFailure(PhaseTunnel, err, true)
 		}
 		e.body.read += int64(len(early))
@@ -117,18 +120,22 @@ func (e *exchange) tunnel(client, server *netconn.Conn, early, first []byte) Fai
 	toServer, toClient, err := netconn.Tunnel(client, server, idle, t.stop)
 	e.rec.BytesOut += toClient
 	e.body.read += toServer
-	return tunnelEnd(err, server)
+	return e.tunnelEnd(err, server)
 }
 
 // tunnelEnd names how a tunnel ended. Its end is never a failure of the backend
 // in the sense of health: it answered when it said 101.
-func tunnelEnd(err error, server *netconn.Conn) Failure {
+func (e *exchange) tunnelEnd(err error, server *netconn.Conn) Failure {
+	if err != nil && e.up.CutShort() {
+		return drainCut(PhaseTunnel, err)
+	}
 	f := Failure{Phase: PhaseTunnel, Kind: pool.Success, Err: err}
 	var c *netconn.TunnelError
 	switch {
 	case err == nil:
 	case errors.Is(err, netconn.ErrStopped):
 		f.Fault, f.Reason = FaultWeir, message.DrainCut
+		e.x.cuts.Add(1)
 	case errors.Is(err, netconn.ErrIdle):
 		f.Fault, f.Reason, f.Detail = FaultClient, message.StreamIdleTimeout, "tunnel_idle"
 	case errors.As(err, &c) && c.Conn == server:

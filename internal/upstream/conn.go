@@ -4,6 +4,7 @@ package upstream
 
 import (
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/weirlb/weir/balance"
@@ -21,6 +22,8 @@ type Conn struct {
 	nc   *netconn.Conn
 	addr netip.Addr      // zero for unix
 	dies balance.Instant // MaxAge; 0 never
+
+	cut atomic.Bool // Cut ended it
 
 	// Owned by the exchange, or by the Target while idle.
 	requests  int

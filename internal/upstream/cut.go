@@ -2,41 +2,53 @@
 
 package upstream
 
-import (
-	"github.com/weirlb/weir/internal/netconn"
-)
+import "errors"
 
-// joined remembers an open connection, for Cut.
-func (t *Target) joined(nc *netconn.Conn) {
+var errDrainOver = errors.New("the deadline of the backend's drain has passed")
+
+// joined remembers an open connection, for Cut. It reports false when that has
+// come before: the request was picked before the drain and would outlive it.
+func (t *Target) joined(c *Conn) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.all == nil {
-		t.all = make(map[*netconn.Conn]struct{})
+	if t.over {
+		return false
 	}
-	t.all[nc] = struct{}{}
+	if t.all == nil {
+		t.all = make(map[*Conn]struct{})
+	}
+	t.all[c] = struct{}{}
+	return true
 }
 
 // left forgets a connection that was closed.
-func (t *Target) left(nc *netconn.Conn) {
+func (t *Target) left(c *Conn) {
 	t.open.Add(-1)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.all, nc)
+	delete(t.all, c)
 }
 
 // Cut ends every connection now, those on loan included: their exchanges see an
-// aborted connection, and close it. It returns how many were on loan. New ones
-// may be dialed.
+// aborted connection of which CutShort says so, and close it. While the Target
+// drains no new ones can be dialed from then on. It returns how many were on
+// loan.
 func (t *Target) Cut() int {
 	t.CloseIdle()
 	t.mu.Lock()
-	loaned := make([]*netconn.Conn, 0, len(t.all))
-	for nc := range t.all {
-		loaned = append(loaned, nc)
+	t.over = t.draining
+	loaned := make([]*Conn, 0, len(t.all))
+	for c := range t.all {
+		loaned = append(loaned, c)
 	}
 	t.mu.Unlock()
-	for _, nc := range loaned {
-		nc.Abort()
+	for _, c := range loaned {
+		c.cut.Store(true)
+		c.nc.Abort()
 	}
 	return len(loaned)
 }
+
+// CutShort reports that Cut ended the connection: what was under way on it
+// failed by the operator's word and not by the backend's fault.
+func (c *Conn) CutShort() bool { return c.cut.Load() }

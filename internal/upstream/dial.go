@@ -69,13 +69,19 @@ func (t *Target) dial(now, deadline balance.Instant, abort <-chan struct{}) (*Co
 	} else {
 		c.nc = netconn.New(nc)
 	}
-	c.nc.SetOnClose(func() { t.left(c.nc) })
-	t.joined(c.nc)
+	c.nc.SetOnClose(func() { t.left(c) })
+	if !t.joined(c) {
+		_ = c.nc.Close() // refused already
+		return nil, fail(DrainOver, where, errDrainOver)
+	}
 	if t.tls != nil {
 		if err := t.handshake(c.nc, earlier(deadline, clock.Now(), t.opt.TLSTimeout), abort); err != nil {
 			_ = c.nc.Close() // the handshake's error is the one that counts
-			if aborted(abort) {
+			switch {
+			case aborted(abort):
 				return nil, fail(Canceled, where, errAborted)
+			case c.CutShort():
+				return nil, fail(DrainOver, where, errDrainOver)
 			}
 			if certificateFault(err) {
 				err = fmt.Errorf("server name %s: %w", t.tls.ServerName, err)

@@ -128,7 +128,7 @@ func TestKinds(t *testing.T) {
 		}
 	}
 	for k := Refused; k <= Canceled; k++ {
-		if local := k == DNS || k == LocalPorts || k == LocalFiles || k == LocalMemory || k == Limit || k == Canceled; k.Local() != local {
+		if local := k == DNS || k == LocalPorts || k == LocalFiles || k == LocalMemory || k == Limit || k == DrainOver || k == Canceled; k.Local() != local {
 			t.Errorf("%v: local %v", k, k.Local())
 		}
 	}

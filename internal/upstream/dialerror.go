@@ -26,6 +26,7 @@ const (
 	LocalFiles                       // no descriptor left
 	LocalMemory                      // no kernel memory left
 	Limit                            // Options.MaxConns reached
+	DrainOver                        // the backend's drain reached its deadline meanwhile
 	Canceled                         // abort was closed
 )
 
@@ -50,6 +51,8 @@ func (k DialErrorKind) String() string {
 		return "local_memory"
 	case Limit:
 		return "conn_limit"
+	case DrainOver:
+		return "drain_cut"
 	default:
 		return "canceled"
 	}

@@ -41,10 +41,11 @@ type Target struct {
 	turn          atomic.Uint32 // of Options.Bind
 	good          atomic.Pointer[netip.Addr]
 
-	mu       sync.Mutex                 // guards the rest; taken before a Poller's lock
-	idle     []*Conn                    // the most recently used last
-	all      map[*netconn.Conn]struct{} // open ones, those on loan included
+	mu       sync.Mutex         // guards the rest; taken before a Poller's lock
+	idle     []*Conn            // the most recently used last
+	all      map[*Conn]struct{} // open ones, those on loan included
 	draining bool
+	over     bool // and was cut: its drain is over
 	closed   bool
 	sweeping bool // timer is set
 	timer    *time.Timer
@@ -201,6 +202,7 @@ func (t *Target) CloseIdle() {
 func (t *Target) SetDraining(v bool) {
 	t.mu.Lock()
 	t.draining = v
+	t.over = t.over && v
 	t.mu.Unlock()
 	if v {
 		t.CloseIdle()

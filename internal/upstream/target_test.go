@@ -3,6 +3,7 @@
 package upstream
 
 import (
+	"errors"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -301,6 +302,20 @@ func TestDraining(t *testing.T) {
 	if s := target.Stats(); s.Idle != 1 {
 		t.Errorf("after draining: %+v", s)
 	}
+	busy = mustDial(t, target)
+	if n := target.Cut(); n != 1 || !busy.CutShort() || target.Stats().Idle != 0 {
+		t.Errorf("%d cut, %+v", n, target.Stats())
+	}
+	busy.Close()
+	target.SetDraining(true)
+	busy = mustDial(t, target) // picked before
+	target.Cut()
+	var d *DialError
+	if c, err := target.Dial(clock.Now(), 0, nil); !errors.As(err, &d) || d.Kind != DrainOver || !busy.CutShort() {
+		t.Errorf("dialed after the end of the drain: %v, %v", c, err)
+	}
+	busy.Close()
+	target.SetDraining(false)
 	busy = mustDial(t, target)
 	target.Close()
 	use(t, target, busy, clock.Now())
