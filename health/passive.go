@@ -13,6 +13,8 @@ type Passive struct {
 	Eject              time.Duration // first ejection; the second lasts twice as long, the third three times
 	MaxEject           time.Duration // longest ejection
 	MaxEjected         float64       // part of the pool that opinions may eject, rounded down to backends
+	SuccessRate        SuccessRate   // outliers among the pool's backends by failures
+	Latency            Latency       // and by latency
 }
 
 // The rule for 5xx answers that are the application's own (500, 501, 505...).

@@ -74,6 +74,10 @@ type ProbeResult struct {
 	Cause   ProbeCause
 	Status  int    // status of the answer, 0 when there was none or the protocol has none
 	Error   string // one line for the operator, empty on Pass
+	// Load is the backend's load report, as Outcome.Load of package pool;
+	// meaningful when HasLoad is set.
+	Load    float64
+	HasLoad bool
 	// OnTrafficPort says that the probe went where the traffic goes; only then
 	// is a refusal a fact about the traffic.
 	OnTrafficPort bool

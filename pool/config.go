@@ -17,14 +17,33 @@ type Config struct {
 	Policy        balance.Policy // nil: p2c with two choices
 	Active        health.Active
 	Passive       health.Passive
+	Overload      health.Overload
+	SlowStart     SlowStart
 	Panic         Panic
 	Limits        Limits
 	Retry         Budget
 	DrainDeadline time.Duration // for draining backends; 0: none
+	Zone          Zone
+	// Overprovisioning is how much more than its part of the load a tier is
+	// expected to bear, see tierLoads; 0: 1.4.
+	Overprovisioning float64
+	Subset           Subset
 	// First says that the members of the first Update belong to the process's
 	// first configuration: they are established, start unproven with full share
 	// and are never slow-started.
 	First bool
+}
+
+// SlowStart grants backends their share little by little: those added after
+// the process's first configuration, recovered, re-enabled by the operator or
+// proven after an ejection. The zero value is off.
+type SlowStart struct {
+	Window time.Duration // from From to a full share, in a straight line; 0: off
+	From   float64       // share at the beginning, 0..1
+	// PoolRamp is how long a pool that served and had nobody left lets requests
+	// in little by little, from From on, once there is somebody again; what it
+	// does not let in is refused as Shed. 0: off, and never at the start.
+	PoolRamp time.Duration
 }
 
 // Then is what a pool does in panic.
@@ -79,7 +98,11 @@ type Spec struct {
 	URL    string
 	Weight uint32 // nominal; 0: no new work
 	Zone   string
-	Backup bool // takes work only when the others cannot
+	// Priority names the backend's tier: 0 takes work first, a higher one as
+	// those below it lose health.
+	Priority uint8
+	// Backup without a priority is a tier of its own after all priorities.
+	Backup bool
 }
 
 // Override is the operator's word about one backend. It outlives Update: a
@@ -130,11 +153,13 @@ const (
 	Overridden                         // Why: what the operator said
 	Added                              //
 	Removed                            //
+	SlowStartBegan                     // Share: where it begins, For: its window; of the whole pool when Backend is nil
 )
 
 var noticeNames = [...]string{
 	"state_changed", "ejected", "panic_began", "panic_ended", "shared_dependency", "shared_dependency_over",
 	"drain_began", "drain_over", "drain_empty", "overridden", "added", "removed",
+	"slow_start",
 }
 
 // String returns the word used in logs and events.

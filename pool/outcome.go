@@ -20,7 +20,7 @@ const (
 	Full                 // all are at their limits; Wait may help
 	QueueFull            // and so is the queue
 	QueueTimeout         // no slot came free in time
-	Shed                 // the pool is in panic and protects what is left
+	Shed                 // the pool protects what is left in panic, or ramps up as a whole
 	Aborted              // the caller's abort channel closed while waiting
 )
 
@@ -90,7 +90,21 @@ type Outcome struct {
 	Sent       bool // a byte of the request was put on the backend
 	Reused     bool // over a kept connection: an answer does not say that a new one can be made
 	Stale      bool // a reused connection died before a response byte: the backend is not to blame
+	Tunnel     bool // an upgraded connection: its length says nothing about latency
 	FirstByte  time.Duration
 	Total      time.Duration
 	Client     uint64 // hash of the client's address, 0 unknown
+	// RetryAfterFor is how long Retry-After asks for; 0 when it is unknown or in
+	// the past. Meaningful when RetryAfter is set.
+	RetryAfterFor time.Duration
+	// Load is the backend's own load report, its utilization: 1 is capacity and
+	// more is over it. Meaningful when HasLoad is set.
+	Load    float64
+	HasLoad bool
+	// Tunnel says that the connection was upgraded: its times teach nothing
+	// about latency.
+	Tunnel bool
+	// Overloaded says that the answer carried another signal of overload that is
+	// listed in the pool's configuration, gRPC's RESOURCE_EXHAUSTED for one.
+	Overloaded bool
 }
