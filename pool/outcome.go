@@ -90,7 +90,6 @@ type Outcome struct {
 	Sent       bool // a byte of the request was put on the backend
 	Reused     bool // over a kept connection: an answer does not say that a new one can be made
 	Stale      bool // a reused connection died before a response byte: the backend is not to blame
-	Tunnel     bool // an upgraded connection: its length says nothing about latency
 	FirstByte  time.Duration
 	Total      time.Duration
 	Client     uint64 // hash of the client's address, 0 unknown
