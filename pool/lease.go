@@ -49,6 +49,9 @@ func (l *Lease) Done(o Outcome) {
 	}
 	l.m, l.b = nil, nil
 	m.observe(p, l.began, &o)
+	if p.learner != nil {
+		p.teach(b, &o)
+	}
 	if !p.limited {
 		b.Release()
 	} else {
@@ -57,6 +60,31 @@ func (l *Lease) Done(o Outcome) {
 	if m.mode.Load()&modeWatch != 0 && b.InFlight() == 0 {
 		m.mark(markEmpty)
 	}
+}
+
+// teach tells a policy that learns how an attempt went. What the client or weir
+// broke off says nothing about the backend, a connection that died of old age
+// neither, and a tunnel's length is the client's choice.
+func (p *Pool) teach(b *balance.Backend, o *Outcome) {
+	seen := balance.Observation{Now: o.Now, FirstByte: o.FirstByte}
+	switch o.Kind {
+	case Success:
+		if o.Tunnel {
+			return
+		}
+		if seen.FirstByte <= 0 {
+			seen.FirstByte = max(o.Total, 0)
+		}
+		seen.Failed = o.Status >= 500 && (o.Status != 503 || !o.RetryAfter)
+	case ClientFault, LocalFault, Canceled:
+		return
+	default:
+		if o.Tunnel || o.Kind == Reset && (o.Stale || !o.Sent) {
+			return
+		}
+		seen.FirstByte, seen.Failed = max(o.Total, 0), true
+	}
+	p.learner.Learn(b, seen)
 }
 
 // Pick reserves a slot on the backend that the policy chooses and leaves it in

@@ -19,7 +19,9 @@ type Pool struct {
 	cfg     Config
 	driver  Driver
 	now     func() balance.Instant
-	limited bool // there are limits, so requests may wait
+	limited bool            // there are limits, so requests may wait
+	keyed   bool            // equal keys go to equal backends
+	learner balance.Learner // the policy, if it learns from outcomes
 	wakeup  chan struct{}
 	quit    chan struct{}
 	stopped chan struct{}
@@ -34,7 +36,8 @@ type Pool struct {
 	builds     atomic.Uint64
 
 	_        [64]byte
-	inFlight atomic.Int64 // only with Limits.PoolRequests
+	total    balance.Total // only for policies that ask for it
+	inFlight atomic.Int64  // only with Limits.PoolRequests
 	_        [56]byte
 	budget   budget
 	queue    queue
@@ -66,6 +69,10 @@ func New(cfg Config, d Driver, now func() balance.Instant) *Pool {
 		quit:    make(chan struct{}),
 		stopped: make(chan struct{}),
 	}
+	if k, ok := cfg.Policy.(balance.Keyed); ok {
+		p.keyed = k.Keyed()
+	}
+	p.learner, _ = cfg.Policy.(balance.Learner)
 	p.budget.init(&p.cfg.Retry)
 	p.core = core{
 		cfg: &p.cfg, hot: p, attach: p.attach,
@@ -85,6 +92,9 @@ func (p *Pool) attach(s Spec) *member {
 	m.lastGood.Store(math.MinInt64)
 	m.lastConn.Store(math.MinInt64)
 	m.probed.Store(math.MinInt64)
+	if u, ok := p.cfg.Policy.(balance.TotalUser); ok && u.UsesTotal() {
+		m.b.SetTotal(&p.total)
+	}
 	m.b.SetAttachment(p.driver.Attach(m.b))
 	return m
 }

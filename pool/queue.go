@@ -30,6 +30,44 @@ type waiter struct {
 	queued     bool
 }
 
+// Ticket is one request's place in the queue, for callers that cannot block.
+// Its methods are not safe for concurrent use.
+type Ticket struct {
+	w    waiter
+	got  Refusal
+	done bool
+}
+
+// Enqueue is Wait for callers that cannot block: a request that Pick answered
+// with Full is queued, and the ticket is asked for the answer (Poll) or given up
+// (Abandon). Full comes with the ticket; any other answer is final, comes without
+// one, and Granted among them has filled l. Neither l nor r may be touched while
+// the request waits. Limits.QueueTimeout is the caller's to keep.
+func (p *Pool) Enqueue(l *Lease, r *balance.Request) (*Ticket, Refusal) {
+	t := &Ticket{w: waiter{l: l, r: r, ready: make(chan Refusal, 1)}}
+	if got := p.enqueue(&t.w); got != Full {
+		return nil, got
+	}
+	return t, Full
+}
+
+// Poll returns the answer, or false while the request waits.
+func (t *Ticket) Poll() (Refusal, bool) {
+	if !t.done {
+		select {
+		case t.got = <-t.w.ready:
+			t.done = true
+		default:
+			return Full, false
+		}
+	}
+	return t.got, true
+}
+
+// Abandon takes a request off the queue. It returns false when the request has
+// been answered meanwhile: then Poll has the answer, and a granted slot is held.
+func (p *Pool) Abandon(t *Ticket) bool { return p.abandon(&t.w) }
+
 func (q *queue) push(w *waiter) {
 	w.queued = true
 	if w.prev = q.tail; w.prev != nil {

@@ -92,8 +92,8 @@ func (p *Pool) Close() {
 // queue is full, QueueTimeout or Aborted. Granted may be returned even though
 // abort has closed meanwhile. r must not be touched while waiting.
 func (p *Pool) Wait(l *Lease, r *balance.Request, deadline balance.Instant, abort <-chan struct{}) Refusal {
-	w := &waiter{l: l, r: r, ready: make(chan Refusal, 1)}
-	if got := p.enqueue(w); got != Full {
+	t, got := p.Enqueue(l, r)
+	if t == nil {
 		return got
 	}
 	limit := p.cfg.Limits.QueueTimeout
@@ -111,14 +111,14 @@ func (p *Pool) Wait(l *Lease, r *balance.Request, deadline balance.Instant, abor
 	}
 	why := QueueTimeout
 	select {
-	case got := <-w.ready:
+	case got = <-t.w.ready:
 		return got
 	case <-expired:
 	case <-abort:
 		why = Aborted
 	}
-	if p.abandon(w) {
+	if p.Abandon(t) {
 		return why
 	}
-	return <-w.ready
+	return <-t.w.ready
 }

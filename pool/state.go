@@ -307,7 +307,7 @@ func (c *core) tier(tier int, open, shared bool) []balance.Member {
 // and skips them itself: hash policies, whose tables must not change with
 // health.
 func (c *core) keepsExcluded() bool {
-	k, ok := c.cfg.Policy.(interface{ KeepsExcluded() bool })
+	k, ok := c.cfg.Policy.(balance.Keeper)
 	return ok && k.KeepsExcluded()
 }
 
