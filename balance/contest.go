@@ -66,13 +66,19 @@ func lead(l, w int64) (load, weight int64, ties uint64) { return l, w, 0 }
 
 // compareAll returns the index of the least loaded of all members, at most
 // scanMax, or -1 when nobody may be chosen.
-func (ro *roster) compareAll(r *Request) int {
-	c := contest{roster: ro, r: r, d: newDice(r.Rand), load: 1}
+func (p *leastRequest) compareAll(r *Request) int {
+	c := contest{roster: p.roster, r: r, d: newDice(r.Rand), load: 1}
+	if p.rates != nil {
+		c.rated, c.outlook = true, p.rates.at(p.roster, nil, r.Now)
+	}
 	var odd bitmap
 	anyOdd := r.Tried.n != 0
-	if anyOdd {
-		odd.fill(len(ro.slots)) // a second attempt: nobody is plain
-	} else {
+	switch {
+	case anyOdd:
+		odd.fill(len(p.slots)) // a second attempt: nobody is plain
+	case c.rated:
+		anyOdd = c.scanRated(&odd)
+	default:
 		anyOdd = c.scan(&odd)
 	}
 	if anyOdd && !c.settle(&odd) {
@@ -114,13 +120,37 @@ func (c *contest) scan(odd *bitmap) (anyOdd bool) {
 	return anyOdd
 }
 
+// scanRated is scan for peak_ewma.
+func (c *contest) scanRated(odd *bitmap) (anyOdd bool) {
+	for i := range c.slots {
+		b := c.slots[i].backend
+		if !b.ready() {
+			odd.set(i)
+			anyOdd = true
+			continue
+		}
+		load, weight := c.loadOf(i), float64(c.weights[i])
+		switch mine, theirs := load*c.weight, c.load*weight; {
+		case mine < theirs:
+			c.load, c.weight, c.leaders = load, weight, bitmap{}
+			c.leaders.set(i)
+		case mine == theirs:
+			c.leaders.set(i)
+		}
+	}
+	return anyOdd
+}
+
 // compareDrawn returns the index of the least loaded of a list of members that
 // were drawn by weight, or -1 when the list is empty.
-func (ro *roster) compareDrawn(list []uint32, d dice, r *Request) int {
+func (p *leastRequest) compareDrawn(list []uint32, d dice, r *Request) int {
+	c := contest{roster: p.roster, r: r, d: d, list: list, load: 1}
+	if p.rates != nil {
+		c.rated, c.outlook = true, p.rates.at(p.roster, list, r.Now)
+	}
 	best := -1
 	for _, i := range list {
-		if ro.slots[i].backend.status.Load() != readyStatus {
-			c := contest{roster: ro, r: r, d: d, list: list, load: 1}
+		if c.rated || p.slots[i].backend.status.Load() != readyStatus {
 			var all bitmap
 			all[0] = 1<<len(list) - 1
 			if !c.settle(&all) {
@@ -128,7 +158,7 @@ func (ro *roster) compareDrawn(list []uint32, d dice, r *Request) int {
 			}
 			return c.winner()
 		}
-		if best < 0 || ro.lighter(int(i), best, r.Now) {
+		if best < 0 || p.lighter(int(i), best, r.Now) {
 			best = int(i)
 		}
 	}
@@ -142,6 +172,9 @@ type contest struct {
 	r    *Request
 	d    dice
 	list []uint32 // members by position, drawn by weight; nil: all, in order
+
+	rated   bool // peak_ewma: load is what outlook says
+	outlook outlook
 
 	// The leaders have this load, and one of them this weight; the others have
 	// the same load for their weight. No leaders: load 1, weight 0, which is
@@ -224,7 +257,7 @@ func (c *contest) enter(pos int) {
 	switch mine, theirs := c.against(pos); {
 	case mine < theirs:
 		i := c.at(pos)
-		c.load, c.weight = c.slots[i].backend.Load(c.r.Now), float64(c.weights[i])
+		c.load, c.weight = c.loadOf(i), float64(c.weights[i])
 		c.leaders = bitmap{}
 		c.leaders.set(pos)
 	case mine == theirs:
@@ -236,7 +269,15 @@ func (c *contest) enter(pos int) {
 // member and that of the leaders do.
 func (c *contest) against(pos int) (mine, theirs float64) {
 	i := c.at(pos)
-	return c.slots[i].backend.Load(c.r.Now) * c.weight, c.load * float64(c.weights[i])
+	return c.loadOf(i) * c.weight, c.load * float64(c.weights[i])
+}
+
+// loadOf returns what is compared, before it is divided by the weight.
+func (c *contest) loadOf(i int) float64 {
+	if c.rated {
+		return c.outlook.load(c.slots[i].backend, c.weights[i], c.r.Now)
+	}
+	return c.slots[i].backend.Load(c.r.Now)
 }
 
 // admitsNewcomer throws the coin described at NewLeastRequest. total is the mass

@@ -38,9 +38,13 @@ type leastRequestPolicy struct{}
 
 func (leastRequestPolicy) Name() string { return "least_request" }
 
-func (leastRequestPolicy) Build(s *Set) Picker { return &leastRequest{newRoster(s)} }
+func (leastRequestPolicy) Build(s *Set) Picker { return &leastRequest{roster: newRoster(s)} }
 
-type leastRequest struct{ *roster }
+// leastRequest is the picker of all policies that look for a minimum.
+type leastRequest struct {
+	*roster
+	rates *rates // peak_ewma's; nil: requests in flight alone are compared
+}
 
 func (p *leastRequest) Pick(r Request) (*Backend, bool) {
 	if len(p.slots) == 0 {

@@ -17,11 +17,13 @@ type Options struct {
 	// Choices is how many backends p2c compares; 0 means 2, less than 2
 	// otherwise is an error. See NewP2C.
 	Choices int
+	// EWMA are peak_ewma's.
+	EWMA EWMAConfig
 }
 
 // Names returns the names that New knows, the default one first.
 func Names() []string {
-	return []string{"p2c", "round_robin", "random", "least_request"}
+	return []string{"p2c", "round_robin", "random", "least_request", "peak_ewma"}
 }
 
 // New returns the policy of that name. The error wraps ErrUnknownPolicy when
@@ -42,6 +44,8 @@ func New(name string, opt Options) (Policy, error) {
 		return NewRandom(), nil
 	case "least_request":
 		return NewLeastRequest(), nil
+	case "peak_ewma":
+		return NewPeakEWMA(opt.EWMA), nil
 	}
 	return nil, fmt.Errorf("%w %q: known are %s", ErrUnknownPolicy, name, strings.Join(Names(), ", "))
 }
