@@ -2,6 +2,8 @@
 
 package config
 
+import "strings"
+
 // group is a key with keys below it, kept in a U within the T.
 type group[T, U any] struct {
 	s      spec
@@ -194,7 +196,7 @@ func (l *several[T, U]) read(d *decoder, n *node, t *T) bool {
 
 func (l *several[T, U]) one(d *decoder, key, n *node, out []U) []U {
 	u := l.ref
-	what, at := "a "+l.what, n
+	what, at := withArticle(l.what), n
 	if key != nil {
 		what, at = l.what+" "+key.text, key
 	}
@@ -222,6 +224,14 @@ func (l *several[T, U]) one(d *decoder, key, n *node, out []U) []U {
 		l.end(d, key, n, &u)
 	}
 	return append(out, u)
+}
+
+// withArticle puts "a" or "an" before a word.
+func withArticle(word string) string {
+	if strings.ContainsRune("aeiou", rune(word[0])) {
+		return "an " + word
+	}
+	return "a " + word
 }
 
 func (l *several[T, U]) absent(*decoder, *T) bool { return false }

@@ -14,6 +14,8 @@ type decoder struct {
 	plan     *Plan
 	warnings []Warning
 	poolRefs []poolRef // every place that names a pool
+	fleet    *Fleet    // what is read instead of a plan, or nil
+	known    []*spec   // keys that unknown ones may belong to; nil: schema
 }
 
 // poolRef is a place that names a pool.
@@ -193,7 +195,11 @@ func (d *decoder) unknownKey(p pair, what string, known []*spec) {
 		d.fault(key, "a URL has a space in it, so YAML reads a mapping", `write "`+key.text+":"+p.value.text+`" in quotes`)
 		return
 	}
-	homes := homesOf(key.text)
+	table := d.known
+	if table == nil {
+		table = schema
+	}
+	homes := homesOf(key.text, table)
 	near := nearest(key.text, names)
 	switch {
 	case len(homes) > 0 && (near == "" || distance(near, key.text) > 1):
@@ -207,7 +213,7 @@ func (d *decoder) unknownKey(p pair, what string, known []*spec) {
 }
 
 // homesOf lists the blocks that have the key, at most three.
-func homesOf(key string) []string {
+func homesOf(key string, table []*spec) []string {
 	var found []string
 	var walk func(path string, list []*spec)
 	walk = func(path string, list []*spec) {
@@ -219,13 +225,13 @@ func homesOf(key string) []string {
 			if path != "" {
 				below = path + "." + s.name
 			}
-			if s.list && s.name != "routes" && s.name != "backends" && s.name != "certificates" {
+			if s.list && s.kind != "list" {
 				below += ".NAME"
 			}
 			walk(below, s.subs)
 		}
 	}
-	walk("", schema)
+	walk("", table)
 	return found
 }
 
