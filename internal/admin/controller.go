@@ -20,8 +20,8 @@ type Controller interface {
 	// ErrBadPatch with the reason.
 	Patch(pool, backend string, p Patch) (Backend, error)
 	// NotReady returns why traffic should not be sent here yet or any more; an
-	// empty result means ready. With pools it also says which of those has no
-	// serving backend.
+	// empty result means ready. With pools it also says which of those would
+	// refuse every request.
 	NotReady(pools []string) []string
 }
 

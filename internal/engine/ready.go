@@ -34,7 +34,9 @@ func (e *Engine) isReady() bool { return len(e.NotReady(nil)) == 0 }
 
 // NotReady implements admin.Controller: why traffic should not be sent here.
 // Pools that the caller does not name only delay readiness until their first
-// round of probes; pools that it names must also have a serving backend.
+// round of probes; pools that it names must also have somebody to give requests
+// to. In panic that is so while the pool then serves: to take weir out because
+// its checks fail everywhere would turn a doubt into an outage.
 func (e *Engine) NotReady(pools []string) []string {
 	switch e.state.Load() {
 	case phaseDraining:
@@ -56,8 +58,8 @@ func (e *Engine) NotReady(pools []string) []string {
 		switch {
 		case p == nil:
 			why = append(why, fmt.Sprintf("pool %s: there is none", name))
-		case p.pool.Snapshot().Serving == 0:
-			why = append(why, fmt.Sprintf("pool %s: no serving backend", name))
+		case !p.pool.Serves():
+			why = append(why, fmt.Sprintf("pool %s: no backend may take requests", name))
 		}
 	}
 	return why
