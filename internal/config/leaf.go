@@ -4,6 +4,7 @@ package config
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 )
 
@@ -54,6 +55,10 @@ func (l *leaf[T, V]) readDefault() V {
 		n = &node{kind: mapping}
 	case `""`:
 		n.text = ""
+	default:
+		if list, ok := strings.CutPrefix(l.s.def, "["); ok {
+			n = listNode(strings.TrimSuffix(list, "]"))
+		}
 	}
 	d := &decoder{faults: &faults{}}
 	v, _ = l.scan(d, n)
@@ -61,6 +66,15 @@ func (l *leaf[T, V]) readDefault() V {
 		panic(fmt.Sprintf("default of %s: %s", l.s.name, d.list[0]))
 	}
 	return v
+}
+
+// listNode is the list of the words of a default.
+func listNode(words string) *node {
+	n := &node{kind: list}
+	for item := range strings.SplitSeq(words, ", ") {
+		n.items = append(n.items, &node{kind: scalar, text: item})
+	}
+	return n
 }
 
 // off lets none, off, false and no switch the key off; word is the one to show.
@@ -182,6 +196,13 @@ func (l *leaf[T, V]) write(w *writer, t, ref *T) *node {
 	}
 	return n
 }
+
+// mustGive makes a key without a default one that is always written.
+func mustGive[T, V any](l *leaf[T, V]) field[T] { return given[T, V]{l} }
+
+type given[T, V any] struct{ *leaf[T, V] }
+
+func (g given[T, V]) write(_ *writer, t, _ *T) *node { return g.show(*g.at(t)) }
 
 // same compares what two nodes say.
 func same(a, b *node) bool {

@@ -113,7 +113,7 @@ func digits(s string) bool {
 }
 
 // integer reads whole numbers from lo to hi.
-func integer[V int | int64 | uint32](lo, hi V) codec[V] {
+func integer[V int | int64 | uint32 | uint8](lo, hi V) codec[V] {
 	limits := strconv.FormatInt(int64(lo), 10) + " to " + strconv.FormatInt(int64(hi), 10)
 	if int64(hi) >= math.MaxInt32 {
 		limits = strconv.FormatInt(int64(lo), 10) + " or more"

@@ -159,6 +159,7 @@ func warnEveryone(d *decoder, n *node, list []netip.Prefix) bool {
 
 // warningNames are the findings that check.silence may name.
 var warningNames = []string{
-	"all_backup", "fall_1", "forwards_to_self", "insecure_skip_verify", "same_address", "timeout_off",
-	"tls_unused", "trust_everyone", "unreachable_route", "unused_pool", "weight_0",
+	"all_backup", "backup_priority", "ewma_unused", "fall_1", "forwards_to_self", "hash_unused", "insecure_skip_verify",
+	"maglev_table", "same_address", "subset_unused", "timeout_off", "tls_unused", "trust_everyone", "unreachable_route",
+	"unused_pool", "weight_0", "zone_unused",
 }

@@ -41,7 +41,8 @@ var backendFields = []field[Backend]{
 	key("zone", "none", text("zone", goodName), func(b *Backend) *string { return &b.Zone }, "where it is").off("none", ""),
 	key("id", "auto", text("id", goodID), func(b *Backend) *string { return &b.ID }, "name within the pool; auto is host:port").
 		decide(func(b *Backend) string { return addressOf(b.URL) }),
-	key("backup", "false", boolean(), func(b *Backend) *bool { return &b.Backup }, "used only while no other backend serves"),
+	key("backup", "false", boolean(), func(b *Backend) *bool { return &b.Backup }, "used only as the others lose health: the last tier"),
+	key("priority", "0", integer[uint8](0, 9), func(b *Backend) *uint8 { return &b.Priority }, "tier; the next one takes work as those before it lose health (overprovisioning)"),
 }
 
 // finish derives what follows from the URL.

@@ -167,6 +167,22 @@ var passiveFields = []field[Passive]{
 	key("eject", "30s", duration(10*tick, day), func(p *Passive) *time.Duration { return &p.Eject }, "first ejection; the second lasts twice as long, and so on"),
 	key("max_eject", "300s", duration(10*tick, 7*day), func(p *Passive) *time.Duration { return &p.MaxEject }, "longest ejection"),
 	key("max_ejected", "50%", share(0, 1), func(p *Passive) *float64 { return &p.MaxEjected }, "part of the pool that may be ejected by opinions"),
+	keys("success_rate", "ejection of backends that fail far more often than the others", func(p *Passive) *SuccessRate { return &p.SuccessRate }, successRateFields).
+		switched(func(s *SuccessRate) *bool { return &s.Off }),
+	keys("latency", "ejection of backends that are far slower than the others", func(p *Passive) *Latency { return &p.Latency }, latencyFields).
+		switched(func(l *Latency) *bool { return &l.Off }),
+}
+
+var successRateFields = []field[SuccessRate]{
+	key("factor", "1.9", decimal(0.1, 100), func(s *SuccessRate) *float64 { return &s.Factor }, "standard deviations below the mean"),
+	key("min_requests", "100", integer(1, 1_000_000), func(s *SuccessRate) *int { return &s.MinRequests }, "of a backend in the window, for its rate to count"),
+	key("min_backends", "5", integer(2, 10_000), func(s *SuccessRate) *int { return &s.MinBackends }, "with so many requests; with fewer a backend is held against the rate of the others"),
+}
+
+var latencyFields = []field[Latency]{
+	key("factor", "10", decimal(1.1, 1000), func(l *Latency) *float64 { return &l.Factor }, "times the median of the others"),
+	key("above", "100ms", duration(tick, time.Hour), func(l *Latency) *time.Duration { return &l.Above }, "and at least so much more"),
+	key("min_requests", "100", integer(1, 1_000_000), func(l *Latency) *int { return &l.MinRequests }, "of a backend in the window, for its latency to count"),
 }
 
 func checkPassive(d *decoder, n *node, p *Passive) {

@@ -22,24 +22,13 @@ var poolsField = &several[Plan, Pool]{
 	ref: defaultsOf(poolFields),
 }
 
-var policies = []string{"p2c", "round_robin", "random", "least_request"}
-
 var poolFields = []field[Pool]{
-	key("balance", "p2c", choice(policies, "peak_ewma", "ring_hash", "rendezvous", "maglev"), func(p *Pool) *string { return &p.Balance }, "how backends are chosen"),
+	key("balance", "p2c", choice(policies), func(p *Pool) *string { return &p.Balance }, "how backends are chosen"),
 	keys("p2c", "p2c", func(p *Pool) *Pool { return p }, []field[Pool]{
 		key("choices", "2", integer(2, 8), func(p *Pool) *int { return &p.Choices }, "backends that are compared"),
 	}),
-	keys("ewma", "peak_ewma", func(p *Pool) *Pool { return p }, []field[Pool]{
-		later[Pool]("decay", "10s", duration(tick, time.Hour), "memory of latencies"),
-		later[Pool]("penalty", "5s", duration(tick, time.Hour), "what a failure counts as"),
-	}),
-	keys("hash", "hash policies", func(p *Pool) *Pool { return p }, []field[Pool]{
-		later[Pool]("key", "client_ip", listOf(text("key", nil), nil), "what is hashed"),
-		later[Pool]("bounded_load", "1.25", decimal(1, 100), "most load over the mean"),
-		later[Pool]("table_size", "65537", integer(1, 10_000_000), "maglev's table"),
-		later[Pool]("virtual_nodes", "160", integer(1, 100_000), "ring_hash's points"),
-		later[Pool]("fallback", "p2c", choice(policies), "policy when there is no key"),
-	}),
+	keys("ewma", "peak_ewma", func(p *Pool) *EWMA { return &p.EWMA }, ewmaFields),
+	keys("hash", "ring_hash, rendezvous and maglev", func(p *Pool) *Hash { return &p.Hash }, hashFields),
 	backendsField,
 	keys("health", "health", func(p *Pool) *Pool { return p }, []field[Pool]{
 		keys("active", "probes", func(p *Pool) *Active { return &p.Active }, activeFields).
@@ -49,15 +38,10 @@ var poolFields = []field[Pool]{
 		keys("panic", "when too much of a pool looks bad", func(p *Pool) *Panic { return &p.Panic }, panicFields).
 			switched(func(a *Panic) *bool { return &a.Off }),
 	}),
-	keys("overload", "backends that say they are full", func(p *Pool) *Pool { return p }, []field[Pool]{
-		later[Pool, string]("signals", "[503_retry_after, orca, grpc_resource_exhausted, queue_full]", signals{}, "what counts as such"),
-		later[Pool]("floor", "10%", share(0.0001, 1), "least share"),
-	}).offMeans(func(*Pool) {}),
-	keys("slow_start", "a ramp for backends that come later", func(p *Pool) *Pool { return p }, []field[Pool]{
-		later[Pool]("window", "30s", duration(tick, day), "length of the ramp").off("none", 0),
-		later[Pool]("from", "10%", share(0.0001, 1), "first share"),
-		later[Pool]("pool_ramp", "off", duration(tick, day), "ramp of a whole pool that comes back").off("off", 0),
-	}).offMeans(func(*Pool) {}),
+	keys("overload", "backends that say they are full", func(p *Pool) *Overload { return &p.Overload }, overloadFields).
+		switched(func(o *Overload) *bool { return &o.Off }),
+	keys("slow_start", "a ramp for backends that come later", func(p *Pool) *SlowStart { return &p.SlowStart }, slowStartFields).
+		offMeans(func(s *SlowStart) { s.Window, s.PoolRamp = 0, 0 }),
 	keys("limits", "ceilings; the first two are per backend", func(p *Pool) *PoolLimits { return &p.Limits }, poolLimitFields),
 	keys("retry", "retries of the pool; every key of a route's retry too", func(p *Pool) *Pool { return p }, poolRetryFields).
 		offMeans(func(p *Pool) { p.Retry.Attempts = 1 }),
@@ -71,10 +55,10 @@ var poolFields = []field[Pool]{
 	keys("timeouts", "toward backends", func(p *Pool) *PoolTimeouts { return &p.Timeouts }, poolTimeoutFields).checked(warnTimeouts),
 	keys("upstream", "kept connections, per backend", func(p *Pool) *Upstream { return &p.Upstream }, upstreamFields),
 	keys("tls", "of https backends", func(p *Pool) *PoolTLS { return &p.TLS }, poolTLSFields).checked(checkPoolTLS),
-	keys("zone", "zones", func(p *Pool) *Pool { return p }, []field[Pool]{
-		later[Pool, string]("local", "", anything("zone"), "weir's own zone").off("off", ""),
-		later[Pool, string]("min_size", "", anything("number"), "backends below which zones do not count").off("off", ""),
-	}).offMeans(func(*Pool) {}),
+	maybe("subset", "off", "one of many balancers uses a part of the pool", func(p *Pool) **Subset { return &p.Subset }, subsetFields, checkSubset),
+	maybe("zone", "off", "backends near to weir are preferred while they can take their part", func(p *Pool) **Zone { return &p.Zone }, zoneFields, checkZone),
+	key("overprovisioning", "1.4", decimal(1, 100), func(p *Pool) *float64 { return &p.Overprovisioning },
+		"how much of a tier may be lost before the next takes a part: at 1.4 a tier serves alone while more than 71 % of it serves"),
 	later[Pool]("send_proxy_protocol", "off", choice([]string{"v1", "v2"}), "the PROXY header toward backends").off("off", ""),
 	keys("drain", "draining", func(p *Pool) *Pool { return p }, []field[Pool]{
 		key("deadline", "30s", duration(tick, 7*day), func(p *Pool) *time.Duration { return &p.DrainDeadline },
@@ -83,23 +67,6 @@ var poolFields = []field[Pool]{
 	later[Pool]("weir", "false", boolean(), "the backends are weirs: attempts are counted along the way"),
 	later[Pool]("on_broken", "keep", choice([]string{"keep", "close"}), "tunnels of a backend that broke"),
 }
-
-// signals is overload.signals: a list in any order.
-type signals struct{}
-
-func (signals) kind() string { return "list" }
-func (signals) rng() string  { return "" }
-func (signals) scan(d *decoder, n *node, s *spec) (string, bool) {
-	if n.kind == scalar && n.text == s.def {
-		n = &node{kind: list}
-		for item := range strings.SplitSeq(strings.Trim(s.def, "[]"), ", ") {
-			n.items = append(n.items, textNode(item))
-		}
-	}
-	v, ok := sorted(listOf(choice([]string{"503_retry_after", "429", "orca", "grpc_resource_exhausted", "queue_full"}), nil)).scan(d, n, s)
-	return strings.Join(v, " "), ok
-}
-func (signals) show(v string) *node { return &node{kind: scalar, text: v} }
 
 var poolLimitFields = []field[PoolLimits]{
 	key("connections", "none", count[int64](manyInt), func(l *PoolLimits) *int64 { return &l.Connections }, "connections to one backend").off("none", 0),
@@ -177,7 +144,7 @@ func endPool(d *decoder, key, n *node, p *Pool) {
 	for i := range p.Backends {
 		b, at := &p.Backends[i], given.value.items[i]
 		weight += uint64(b.Weight)
-		primary = primary || !b.Backup
+		primary = primary || !b.Backup || b.Priority > 0
 		secure = secure || b.TLS
 		if first := ids[b.ID]; first != nil {
 			d.fault(at.at("id"), "two backends are called "+quote(b.ID), "give one another id, or remove it; the first is in line "+itoa(first.pos.Line))
@@ -195,6 +162,8 @@ func endPool(d *decoder, key, n *node, p *Pool) {
 	if !primary {
 		d.warn(given.value, "all_backup", "every backend of pool "+p.Name+" is a backup, so they are used as if none were")
 	}
+	checkBalance(d, n, p)
+	checkShares(d, n, p, given.value.items)
 	if t := n.get("tls"); t != nil && !secure && p.TLS != (PoolTLS{}) {
 		d.warn(t.key, "tls_unused", "no backend of pool "+p.Name+" is https, so tls says nothing")
 	}
