@@ -28,6 +28,19 @@ func nearest(word string, known []string) string {
 	return best
 }
 
+// Nearest returns the known word that was probably meant, or "", for words that
+// are not of a configuration: commands, scenarios. Dashes count as underscores.
+func Nearest(word string, known []string) string {
+	flat := make([]string, len(known))
+	for i, k := range known {
+		flat[i] = strings.ReplaceAll(k, "-", "_")
+	}
+	if i := slices.Index(flat, nearest(word, flat)); i >= 0 {
+		return known[i]
+	}
+	return ""
+}
+
 // distance is the number of insertions, deletions, substitutions and swaps of
 // neighbours between two words (optimal string alignment).
 func distance(a, b string) int {
