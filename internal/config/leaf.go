@@ -197,13 +197,6 @@ func (l *leaf[T, V]) write(w *writer, t, ref *T) *node {
 	return n
 }
 
-// mustGive makes a key without a default one that is always written.
-func mustGive[T, V any](l *leaf[T, V]) field[T] { return given[T, V]{l} }
-
-type given[T, V any] struct{ *leaf[T, V] }
-
-func (g given[T, V]) write(_ *writer, t, _ *T) *node { return g.show(*g.at(t)) }
-
 // same compares what two nodes say.
 func same(a, b *node) bool {
 	if a.kind != b.kind || a.text != b.text || len(a.items) != len(b.items) || len(a.pairs) != len(b.pairs) {

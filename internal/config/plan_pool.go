@@ -100,9 +100,9 @@ type SlowStart struct {
 
 // Subset lets one of many balancers use a part of the pool.
 type Subset struct {
-	Size  int // backends that this balancer uses
-	Index int // which of the balancers this one is, from 0
-	Count int // how many balancers there are
+	Size  int // backends of each tier that this balancer uses
+	Index int // which of the balancers this one is, from 0; -1: not said
+	Count int // how many balancers there are; 0: not said, the subset is drawn by host and process
 }
 
 // Zone prefers backends near to the balancer.

@@ -31,18 +31,18 @@ var slowStartFields = []field[SlowStart]{
 }
 
 var subsetFields = []field[Subset]{
-	mustGive(key("size", "", integer(1, 100_000), func(s *Subset) *int { return &s.Size }, "backends that this balancer uses; must be given")),
-	mustGive(key("index", "", integer(0, 99_999), func(s *Subset) *int { return &s.Index }, "which of the balancers this one is, from 0; must be given")),
-	mustGive(key("count", "", integer(1, 100_000), func(s *Subset) *int { return &s.Count }, "how many balancers there are; must be given")),
+	key("size", "", integer(1, 100_000), func(s *Subset) *int { return &s.Size }, "backends of each tier that this balancer uses; must be given"),
+	key("index", "none", integer(0, 99_999), func(s *Subset) *int { return &s.Index }, "which of the balancers this one is, from 0; without it the subset is drawn by host and process").off("none", -1),
+	key("count", "none", integer(1, 100_000), func(s *Subset) *int { return &s.Count }, "how many balancers there are; goes with index").off("none", 0),
 }
 
 func checkSubset(d *decoder, n *node, s *Subset) {
-	for _, k := range []string{"size", "index", "count"} {
-		if n.get(k) == nil {
-			d.fault(n, "subset has no "+k, "add "+k+", such as subset: {size: 20, index: ${INDEX}, count: 50}")
-		}
-	}
-	if n.get("index") != nil && n.get("count") != nil && s.Count > 0 && s.Index >= s.Count {
+	switch {
+	case s.Size == 0 && n.get("size") == nil:
+		d.fault(n, "subset has no size", "add size, such as subset: {size: 20}")
+	case (s.Index < 0) != (s.Count == 0):
+		d.fault(n, "index and count go together", "give both, such as subset: {size: 20, index: 3, count: 50}, or none")
+	case s.Count > 0 && s.Index >= s.Count:
 		d.fault(n.at("index"), "index ("+itoa(s.Index)+") is not below count ("+itoa(s.Count)+")", "the first balancer is 0, the last "+itoa(s.Count-1))
 	}
 }
