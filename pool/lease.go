@@ -52,10 +52,15 @@ func (l *Lease) Done(o Outcome) {
 	if p.learner != nil {
 		p.teach(b, &o)
 	}
+	l.release(o.Now, m, b, p)
+}
+
+// release frees the slot that was l's.
+func (*Lease) release(now balance.Instant, m *member, b *balance.Backend, p *Pool) {
 	if !p.limited {
 		b.Release()
 	} else {
-		p.giveBack(m, o.Now)
+		p.giveBack(m, now)
 	}
 	if m.mode.Load()&modeWatch != 0 && b.InFlight() == 0 {
 		m.mark(markEmpty)
@@ -107,6 +112,17 @@ func (p *Pool) Pick(l *Lease, r *balance.Request) Refusal {
 	}
 	got, _ := p.pickSlow(l, r)
 	return got
+}
+
+// Return gives a slot back that was not used. Nothing is counted or learned.
+func (l *Lease) Return(now balance.Instant) {
+	m, b, p := l.m, l.b, l.p
+	if m == nil {
+		leaseBugs.Add(1)
+		return
+	}
+	l.m, l.b = nil, nil
+	l.release(now, m, b, p)
 }
 
 // drop gives a slot back without telling anything.

@@ -73,7 +73,7 @@ const (
 	NotReplayable             // bytes were sent and the request may not be sent twice
 	Within                    // the time for retries is over
 	NotListed                 // the route does not retry this
-	NoneBetter                // a 503 with Retry-After, and no other backend has headroom
+	NoneBetter                // an answer is in hand, and no other backend can be asked; for a 503 with Retry-After, none has headroom
 )
 
 var whyNames = [...]string{"none", "attempts", "budget", "not_replayable", "within", "not_listed", "none_better"}
@@ -134,8 +134,10 @@ func (p *Pool) Next(now balance.Instant, rr *RetryRules, t *Try, f Failure, rnd 
 	if redispatch {
 		return Decision{Again: true, Redispatch: true}
 	}
-	if f.Kind == Success && f.Status == 503 && f.RetryAfter {
-		if t.RetryAfterUsed || !p.headroomBeside(f.Backend) {
+	if f.Kind == Success {
+		// An answer is in hand, and better than the same backend's next one.
+		later := f.Status == 503 && f.RetryAfter
+		if later && t.RetryAfterUsed || !p.beside(f.Backend, later) {
 			return Decision{Why: NoneBetter}
 		}
 	}
@@ -187,14 +189,18 @@ func (p *Pool) backoff(n int, rnd uint64) time.Duration {
 	return time.Duration(unit(rnd) * float64(max(most, 0)))
 }
 
-// headroomBeside reports whether a backend other than b that may be picked has a
-// share above 0.5.
-func (p *Pool) headroomBeside(b *balance.Backend) bool {
-	n := 0
-	for _, tier := range p.view.Load().takers {
+// beside reports whether there is a backend other than b that requests may be
+// given to and that can be reached as far as is known; with headroom, one whose
+// share is above 0.5.
+func (p *Pool) beside(b *balance.Backend, headroom bool) bool {
+	n, v := 0, p.view.Load()
+	for _, tier := range v.takers {
 		for i := range tier {
 			o := tier[i].Backend
-			if o == b || tier[i].Weight == 0 || o.Admin() != balance.Enabled || o.Share() <= 0.5 || o.Unreachable() {
+			if o == b || tier[i].Weight == 0 || o.Admin() != balance.Enabled || o.Unreachable() {
+				continue
+			}
+			if share := o.Share(); headroom && share <= 0.5 || share <= 0 && !v.panicked {
 				continue
 			}
 			if n++; b != nil || n > 1 {

@@ -115,6 +115,15 @@ func TestRetryAfterIsRetriedOnceAndOnlyWithHeadroom(t *testing.T) {
 	if d := p.Next(0, &rr, &try, f, 0); !d.Again {
 		t.Errorf("a plain 503: %+v", d)
 	}
+	b.SetUnreachable(true)
+	if d := p.Next(0, &rr, new(Try), f, 0); d.Again || d.Why != NoneBetter {
+		t.Errorf("a plain 503 beside one that cannot be reached: %+v", d)
+	}
+	b.SetUnreachable(false)
+	b.SetShare(0)
+	if d := p.Next(0, &rr, new(Try), f, 0); d.Again || d.Why != NoneBetter || p.budget.retries.Load() != 2 {
+		t.Errorf("a plain 503 beside one that is out: %+v, %d retries paid", d, p.budget.retries.Load())
+	}
 	b.SetShare(1)
 	specs := benchSpecs(2)
 	specs[1].Weight = 0

@@ -13,11 +13,18 @@ import (
 	"github.com/weirlb/weir/pool"
 )
 
-// retryCount is a retry that was granted and whose end is not known yet.
+// retryCount is a retry that was made and whose end is not known yet.
 type retryCount struct {
 	on     bool
 	cause  message.Reason
 	status int
+}
+
+// nextAttempt is a further attempt that was granted and has no backend yet. It
+// counts when it has one.
+type nextAttempt struct {
+	on, redispatch bool
+	after          observe.Try // the attempt that it follows
 }
 
 // attempts tries backends until one answers for good or nothing may be tried
@@ -29,12 +36,14 @@ func (e *exchange) attempts() Failure {
 			if f := e.choose(); f.failed() {
 				// That no second backend was to be had is less true than why the first
 				// one failed.
+				e.granted = nextAttempt{}
 				if last.failed() && f.Fault != FaultClient {
 					return last
 				}
 				return f
 			}
 		}
+		e.countAttempt()
 		f := e.attempt()
 		if !f.failed() {
 			return f
@@ -82,6 +91,10 @@ func (e *exchange) reserve() *pool.Lease {
 	}
 	e.breq.Rand, e.breq.Now = rand.Uint64(), e.now
 	if e.rt.Pool.Pick(next, &e.breq) != pool.Granted {
+		return nil
+	}
+	if e.breq.Tried.Has(next.Backend().Hash()) {
+		next.Return(e.now)
 		return nil
 	}
 	return next
@@ -211,12 +224,10 @@ func (e *exchange) again(f *Failure) bool {
 		return false
 	}
 	if d.SameBackendFresh {
-		e.tried(f, 0)
+		e.granted = nextAttempt{on: true, redispatch: true, after: observe.Try{Backend: e.rec.Backend, Reason: f.Reason}}
 		e.countConnection()
 		e.dropUpstream()
 		e.fresh = true
-		e.rec.Redispatches++
-		e.countRedispatch(f)
 		return true
 	}
 	if e.headBy != 0 && e.now.Add(d.After) >= e.headBy {
@@ -257,22 +268,30 @@ func (e *exchange) letGo(f *Failure, d pool.Decision) {
 	if f.Kind == pool.Success {
 		status = e.res.Status
 	}
-	if d.Redispatch {
-		e.rec.Redispatches++
-		e.countRedispatch(f)
-	} else {
-		e.rec.Retries++
-		e.pending = retryCount{on: true, cause: f.Reason, status: status}
-	}
-	e.tried(f, status)
+	e.granted = nextAttempt{on: true, redispatch: d.Redispatch, after: observe.Try{Backend: e.rec.Backend, Reason: f.Reason, Status: status}}
 	e.countConnection()
 	e.breakOff(f)
 	e.wait = d.After
 }
 
-// tried remembers an attempt that another one follows.
-func (e *exchange) tried(f *Failure, status int) {
-	e.rec.Tried = append(e.rec.Tried, observe.Try{Backend: e.rec.Backend, Reason: f.Reason, Status: status})
+// countAttempt counts a further attempt once it has a backend, and remembers the
+// one that it follows.
+func (e *exchange) countAttempt() {
+	g := e.granted
+	if !g.on {
+		return
+	}
+	e.granted = nextAttempt{}
+	e.rec.Tried = append(e.rec.Tried, g.after)
+	if !g.redispatch {
+		e.rec.Retries++
+		e.pending = retryCount{on: true, cause: g.after.Reason, status: g.after.Status}
+		return
+	}
+	e.rec.Redispatches++
+	if e.rt.PoolSeries != nil {
+		e.rt.PoolSeries.Redispatch(g.after.Reason)
+	}
 }
 
 // countConnection counts the connection of an attempt that is not the last; the
@@ -282,12 +301,6 @@ func (e *exchange) countConnection() {
 		e.rt.Series.For(e.rec.Backend).Connection(e.reused)
 	}
 	e.rec.Linked = false
-}
-
-func (e *exchange) countRedispatch(f *Failure) {
-	if e.rt.PoolSeries != nil {
-		e.rt.PoolSeries.Redispatch(f.Reason)
-	}
 }
 
 // countRetry counts how the retry ended that led to this attempt.

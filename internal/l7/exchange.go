@@ -113,6 +113,7 @@ type exchange struct {
 	headSent bool            // a byte of the request left in this attempt
 	wait     time.Duration   // backoff before the next attempt
 	pending  retryCount
+	granted  nextAttempt
 
 	res  message.Response
 	rec  observe.Record
@@ -171,7 +172,7 @@ func (e *exchange) reset() {
 	e.backend, e.target, e.up = nil, nil, nil
 	e.reused, e.fresh, e.reserved, e.headSent, e.wait = false, false, false, false, 0
 	e.began, e.sentAt, e.headFor = 0, 0, 0
-	e.pending = retryCount{}
+	e.pending, e.granted = retryCount{}, nextAttempt{}
 	e.res.Fields.Reset(nil)
 	e.rec.Reset()
 	e.body.reset()

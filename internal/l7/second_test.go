@@ -72,6 +72,23 @@ func TestAnswerInHand(t *testing.T) {
 			t.Errorf("record %+v", rec)
 		}
 	})
+	for n := 1; n <= 2; n++ {
+		t.Run(fmt.Sprintf("all %d answer so", n), func(t *testing.T) {
+			var executed atomic.Int64
+			m := observe.NewMetrics(observe.MetricsOptions{})
+			addrs := []string{killer(t, answer503, &executed, nil).Addr(), killer(t, answer503, &executed, nil).Addr()}
+			r := newRig(t, addrs[:n], firstPick, metered(m), edit(func(r *rig) { r.rt.Retry.Attempts = 5 }))
+			if m := r.roundTrip(get); m.Status() != 503 || m.Body != "busy" {
+				t.Errorf("answer %+v", m)
+			}
+			if rec := r.want(503, message.OK, true); rec.Attempts != n || rec.Retries != n-1 || executed.Load() != int64(n) {
+				t.Errorf("executed %d times, record %+v", executed.Load(), rec)
+			}
+			if got := series(m, "weir_retries_total"); len(got) != n-1 {
+				t.Errorf("counted %q", got)
+			}
+		})
+	}
 	t.Run("the others are full", func(t *testing.T) {
 		bad, good := killer(t, answer503, &executed, nil), weirtest.Always(t, ok2)
 		r := newRig(t, []string{bad.Addr(), good.Addr()}, firstPick, fullPool(4, 0))
@@ -150,8 +167,11 @@ func TestEveryConnectionCounts(t *testing.T) {
 		if got := series(m, "weir_upstream_connections_total"); !slices.Equal(got, []string{`{backend="b0",pool="app",reused="false"} 1`}) {
 			t.Errorf("%q", got)
 		}
-		if got := series(m, "weir_retries_total"); len(got) != 1 || !strings.Contains(got[0], `outcome="failure"`) {
+		if got := series(m, "weir_retries_total"); len(got) != 0 {
 			t.Errorf("a retry that was granted and found nobody: %q", got)
+		}
+		if rec := r.records[0]; rec.Attempts != 1 || rec.Retries != 0 || len(rec.Tried) != 0 || rec.Backend != "b0" {
+			t.Errorf("record %+v", rec)
 		}
 	})
 }
