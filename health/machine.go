@@ -12,9 +12,9 @@ import (
 // historyMax bounds the history of one backend.
 const historyMax = 16
 
-// A Machine holds the verdict on one backend. Start it with Init. Two sides
-// vote: the word (probes and facts) and the ejection (answers to real
-// requests); the share is the smaller of what either grants.
+// A Machine holds the verdict on one backend. Start it with Init. Three sides
+// vote: the word (probes and facts), the ejection (answers to real requests) and
+// the headroom (signs of overload); the share is the least that any grants.
 type Machine struct {
 	active  *Active
 	passive *Passive
@@ -39,8 +39,12 @@ type Machine struct {
 	level     int             // ejections in a row
 	proven    balance.Instant // when the last probation was passed
 
-	// The verdict, composed of both.
+	// The headroom: what a Pressure grants. It never takes a backend out.
+	lost float64 // 1 - share
+
+	// The verdict, composed of all.
 	state     State
+	base      float64 // the share without the headroom
 	share     float64
 	reason    Reason
 	why       string
@@ -65,7 +69,7 @@ func (m *Machine) Init(now balance.Instant, a *Active, p *Passive, first bool) {
 	if !a.Enabled {
 		m.word = StateHealthy
 	}
-	m.state, m.share, m.reason = m.compose()
+	m.state, m.base, m.share, m.reason = m.compose()
 	m.since = now
 }
 
@@ -75,14 +79,21 @@ func (m *Machine) State() State { return m.state }
 // Share returns the admission share that health grants.
 func (m *Machine) Share() float64 { return m.share }
 
+// BaseShare returns the share as it would be with all the headroom there is: what
+// decides whether a backend counts as serving. Overload never does.
+func (m *Machine) BaseShare() float64 { return m.base }
+
+// SaysOverloaded reports that the last probe was answered so.
+func (m *Machine) SaysOverloaded() bool { return m.word == StateOverloaded }
+
 // Reason returns what binds the share, None at full share without a doubt.
 func (m *Machine) Reason() Reason { return m.reason }
 
 // Why returns the cause of the last change in words.
 func (m *Machine) Why() string { return m.why }
 
-// Since returns when state or share last changed. Outcomes of attempts begun
-// before it say nothing about the present.
+// Since returns when the state last changed, or the share for another reason than
+// overload.
 func (m *Machine) Since() balance.Instant { return m.since }
 
 // Flips returns how often the state has changed. That a backend which nobody
@@ -290,8 +301,41 @@ func (m *Machine) Prove(now balance.Instant) bool {
 	return m.refresh(now, "proven by real requests")
 }
 
-// compose derives state, share and reason from both sides.
-func (m *Machine) compose() (State, float64, Reason) {
+// SetOverload puts the share that overload leaves into force, 0..1; it never takes
+// a backend out, so that 0 is the caller's mistake. why is told of a decrease and
+// of the end. It reports whether the state changed.
+func (m *Machine) SetOverload(now balance.Instant, share float64, why string) bool {
+	lost := 1 - min(max(share, 0), 1)
+	if lost == m.lost {
+		return false
+	}
+	less := lost > m.lost
+	m.lost = lost
+	changed := m.refresh(now, why)
+	if less && m.reason == ReasonOverloaded {
+		m.why = why
+	}
+	return changed
+}
+
+// compose derives state, share and reason from all sides; base is the share
+// without the headroom.
+func (m *Machine) compose() (state State, base, share float64, reason Reason) {
+	state, base, reason = m.judged()
+	share = base
+	if m.lost > 0 && base > 0 {
+		if state == StateHealthy {
+			state = StateOverloaded
+		}
+		if 1-m.lost < base {
+			share, reason = 1-m.lost, ReasonOverloaded
+		}
+	}
+	return state, base, share, reason
+}
+
+// judged is compose without the headroom.
+func (m *Machine) judged() (State, float64, Reason) {
 	state, share, reason := m.word, 1.0, None
 	switch m.word {
 	case StateUnproven:
@@ -325,10 +369,11 @@ func (m *Machine) compose() (State, float64, Reason) {
 	return state, share, reason
 }
 
-// refresh composes the verdict anew and reports whether state or share changed.
+// refresh composes the verdict anew and reports whether state or share changed,
+// the headroom's steps left out.
 func (m *Machine) refresh(now balance.Instant, why string) bool {
-	state, share, reason := m.compose()
-	changed := state != m.state || share != m.share
+	state, base, share, reason := m.compose()
+	changed := state != m.state || base != m.base
 	if changed {
 		if len(m.history) == historyMax {
 			m.history = append(m.history[:0], m.history[1:]...)
@@ -342,6 +387,6 @@ func (m *Machine) refresh(now balance.Instant, why string) bool {
 	if changed || reason != m.reason {
 		m.why = why
 	}
-	m.state, m.share, m.reason = state, share, reason
+	m.state, m.base, m.share, m.reason = state, base, share, reason
 	return changed
 }
