@@ -19,6 +19,9 @@ type Options struct {
 	Choices int
 	// EWMA are peak_ewma's.
 	EWMA EWMAConfig
+	// Hash are those of ring_hash, rendezvous and maglev; what
+	// HashConfig.Validate refuses is an error.
+	Hash HashConfig
 }
 
 // Names returns the names that New knows, the default one first.
@@ -46,6 +49,11 @@ func New(name string, opt Options) (Policy, error) {
 		return NewLeastRequest(), nil
 	case "peak_ewma":
 		return NewPeakEWMA(opt.EWMA), nil
+	case "ring_hash", "rendezvous", "maglev":
+		if err := opt.Hash.Validate(); err != nil {
+			return nil, err
+		}
+		return newHash(name, opt.Hash), nil
 	}
 	return nil, fmt.Errorf("%w %q: known are %s", ErrUnknownPolicy, name, strings.Join(Names(), ", "))
 }
