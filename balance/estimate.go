@@ -20,9 +20,9 @@ import (
 // rest, and from any excess the way back takes about the same time.
 //
 // Evidence decays by e^-4 in each decay (EWMAConfig.Decay); at a pick, what is
-// missing to 1 is filled with the mean of the other members. So one formula says
-// how a newcomer begins, how an idle backend is forgotten and how much a first
-// answer counts:
+// missing to 1 is filled with the mean of the set. So one formula says how a
+// newcomer begins, how an idle backend is forgotten and how much a first answer
+// counts:
 //
 //	excess = (level - mean level of the set) x evidence x e^(-4 x age/decay)
 type estimate uint64
@@ -36,6 +36,8 @@ const (
 	levelShift    = ageBits + evidenceBits
 	levelOne      = 1 << 14
 	firstEvidence = 0.25 // of one answer, when there was none before
+	alarm         = 16   // so many times as fast does a slower answer raise a level
+	heardPerDecay = 4096 // answers that are heard in a decay, at most
 
 	// outOfOrder is how many ticks in the future an instant may lie that another
 	// goroutine has stored; more is an age of nearly 78 hours.
@@ -66,34 +68,43 @@ func (e estimate) age(tick uint64) uint64 {
 
 // learn returns the estimate after an answer of that level; decay is in ticks.
 //
-// A slower answer raises the level at once, but to no more than twice the
-// latency where the evidence is whole. A faster one draws it down as far as time
-// has passed: by 1 - e^(-4 x age/decay), at most by a quarter. Of the faster ones
-// only one in each 1/4096 of a decay is heard, so that steps do not vanish in
-// rounding and busy backends are not written at every answer.
+// A faster answer draws the level down as far as time has passed, by
+// 1 - e^(-4 x age/decay), at most a quarter of the way. A slower one raises it as
+// if sixteen times as much time had passed, but counts as twice the level at
+// most. Both depend on time and not on the number of answers, so a busy backend,
+// which meets more of the slow ones, does not look slower for it.
+//
+// Where more than half of the evidence has gone, a much slower answer begins
+// anew, as a newcomer's does; one within a factor of two confirms the old level.
+//
+// Only one answer in 1/4096 of a decay (2.4 ms) is heard, so that no step
+// vanishes in rounding and a busy backend's word is not written by every answer.
+//
+// Example, decay 10 s, an estimate of 50 ms with full evidence that is 0.1 s old:
+//
+//	25 ms: moves by 1-e^-0.04 = 4 % of one halving, to 48.6 ms
+//	100 ms: by 1-e^-0.64 = 47 % of a doubling, to 69 ms
+//	5 s: counts as 100 ms, to 69 ms too; the next, 0.1 s later, makes it 96 ms
 func (e estimate) learn(level float64, now Instant, decay float64) estimate {
 	if e == 0 {
 		return packEstimate(level, firstEvidence, now)
 	}
 	age := float64(e.age(uint64(now) >> estimateTick))
-	was := e.level()
-	if level < was && (age == 0 || age < decay/4096) {
+	if age == 0 || age < decay/heardPerDecay {
 		return e
 	}
-	kept := math.Exp(-4 * age / decay)
-	old := e.evidence() * kept
-	if level < was {
-		gain := min(1-kept, firstEvidence)
-		return packEstimate((old*was+gain*level)/(old+gain), old+gain, now)
+	was, kept := e.level(), math.Exp(-4*age/decay)
+	old, gain := e.evidence()*kept, min(1-kept, firstEvidence)
+	switch {
+	case level < was:
+	case level > was+1 && old < 0.5:
+		return packEstimate(level, firstEvidence, now)
+	default:
+		level = min(level, was+1)
+		kept = math.Exp(-4 * alarm * age / decay)
+		old, gain = e.evidence()*kept, 1-kept
 	}
-	gain := (1 - old) * firstEvidence
-	if level <= was+1 { // confirms what was known, however old it is
-		return packEstimate(level, old+max(gain, 1-kept), now)
-	}
-	if next := (old*was + gain*level) / (old + gain); next > was+1 {
-		return packEstimate(next, old+gain, now)
-	}
-	return packEstimate(was+1, old+gain, now)
+	return packEstimate((old*was+gain*level)/(old+gain), old+gain, now)
 }
 
 // Latency returns what a policy that learns knows of the backend's time to the

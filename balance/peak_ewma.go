@@ -23,7 +23,57 @@ const (
 	defaultPenalty = 5 * time.Second
 )
 
-// NewPeakEWMA returns the policy "peak_ewma".
+// NewPeakEWMA returns the policy "peak_ewma": the least latency times load. It
+// chooses like least_request (the exact minimum of all up to 256 members, above
+// the best of 16 draws by weight; newcomers below full share by the same rule),
+// but what is compared is
+//
+//	factor x (in flight / weight + one request)
+//
+// where factor says how many times as slow as the rest of the set the member has
+// been lately. "One request" is what a member of mean weight has with one in
+// flight, rounded to a power of two; it makes latency count among idle members.
+//
+// The idea is Finagle's (peak EWMA, also Linkerd's): an average that leaps up on
+// a slow answer and forgets in time, times the requests in flight. Taken as it is
+// it starves whoever was slow once and floods whoever was fast once. What is done
+// against that, with the defaults of 10 s and 5 s, and a set where answers take
+// 50 ms:
+//
+// One slow answer. It counts as twice the estimate at most, and the less the
+// shorter ago the last was. An answer of 60 s makes it 100 ms at most, 1.4 times
+// the others' cost after the dead band; Finagle's estimate would be 60 s, and the
+// backend without work for more than a minute. One that has become slow goes on
+// being slow: ten times as slow is seen within half a second.
+//
+// Chance. Less than half as much again as the mean, or two thirds of it, counts
+// as equal, so equal servers tie, ties fall by weight, and nothing swings after
+// noise. From there to 2.25 times the factor rises from 1 to the whole.
+//
+// A newcomer. Without an estimate its factor is 1: it is as slow as the mean, not
+// as fast as nothing at all, and gets what least_request would give it. A first
+// answer has a quarter of full evidence, which a fast one must exceed to count at
+// all (what answers first is what was short, and an empty server is fast): after
+// one answer of 5 ms it is still 1. After one of 5 s it is 100^(1/4) = 3.2.
+//
+// An idle one. Evidence decays whether there are answers or not, and the mean
+// takes its place: 100 times the mean is 100^(e^-1.2) = 4 times 3 s later, within
+// the dead band after 6.1 s. Then it is tried; still slow, that one answer
+// confirms the old estimate, so it costs a request in some seconds. Even the
+// worst estimate (60 s, 1200 times) is in the band after 7.2 s.
+//
+// Failures. Each counts as an answer after Penalty, so who fails in 1 ms gets
+// about a twentieth of its share, and is back 10 s after it has stopped.
+//
+// The set's mean is that of levels (a geometric one), by evidence, so that one
+// black hole or forgotten server does not set the measure.
+//
+// Latency measured at the balancer contains the queue at the backend, so load
+// counts twice; the dead band and the way back keep that from swinging. Like
+// least_request it herds when counts are stale: many balancers that do not see
+// each other's requests send them to the same member. p2c does so much less. It
+// needs about an answer each second from each backend; with fewer it is
+// least_request.
 func NewPeakEWMA(c EWMAConfig) Policy {
 	if c.Decay <= 0 {
 		c.Decay = defaultDecay
@@ -87,9 +137,9 @@ type outlook struct {
 }
 
 const (
-	// band is the excess, in doublings, that counts as none: a quarter more or
-	// less than the mean.
-	band = 0.32192809488736235 // log2(1.25)
+	// band is the excess, in doublings, that counts as none: half as much again as
+	// the mean, or two thirds of it.
+	band = 0.5849625007211562 // log2(1.5)
 	// unheard is a sum of evidence that is too little to say anything.
 	unheard = 1e-6
 )
@@ -141,21 +191,23 @@ func (o *outlook) factor(b *Backend) float64 {
 	if e == 0 {
 		return 1
 	}
-	excess := (e.level() - o.mean) * e.evidence()
+	excess := e.level() - o.mean
 	if -band <= excess && excess <= band {
+		return 1 // less evidence does not make it more
+	}
+	evidence := e.evidence() * exp2(-o.perTick*float64(e.age(o.tick)))
+	side := 1.0
+	if excess < 0 {
+		side, excess = -1, -excess
+		evidence = (evidence - firstEvidence) * (1 / (1 - firstEvidence))
+	}
+	if excess *= evidence; excess <= band {
 		return 1
 	}
-	excess *= exp2(-o.perTick * float64(e.age(o.tick)))
-	switch {
-	case excess >= 2*band || excess <= -2*band:
-	case excess > band:
+	if excess < 2*band {
 		excess = 2 * (excess - band)
-	case excess < -band:
-		excess = 2 * (excess + band)
-	default:
-		return 1
 	}
-	return exp2(excess)
+	return exp2(side * excess)
 }
 
 // load is what is compared, before it is divided by the weight: requests in
