@@ -4,6 +4,7 @@ package pool
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"time"
 
@@ -104,7 +105,7 @@ func (p *Pool) Snapshot() Snapshot {
 	}
 	var busy, room int64
 	for _, m := range c.order {
-		b := c.snapshot(m)
+		b := c.snapshot(now, m)
 		s.Ejected += btoi(b.EjectedUntil != 0)
 		s.InFlight += b.InFlight
 		if m.core.class == serving {
@@ -114,7 +115,7 @@ func (p *Pool) Snapshot() Snapshot {
 	}
 	gone := len(s.Backends)
 	for _, m := range c.leaving {
-		b := c.snapshot(m)
+		b := c.snapshot(now, m)
 		s.InFlight += b.InFlight
 		s.Backends = append(s.Backends, b)
 	}
@@ -133,7 +134,7 @@ func (p *Pool) Snapshot() Snapshot {
 }
 
 // snapshot copies one member.
-func (c *core) snapshot(m *member) BackendSnapshot {
+func (c *core) snapshot(now balance.Instant, m *member) BackendSnapshot {
 	s, h := m.core, &m.core.health
 	b := BackendSnapshot{
 		Backend: m.b, ID: m.b.ID(), URL: m.b.Address(), Zone: s.spec.Zone,
@@ -143,7 +144,7 @@ func (c *core) snapshot(m *member) BackendSnapshot {
 		Health: h.State(), Share: m.b.Share(), Reason: h.Reason(), Why: h.Why(), Since: h.Since(), Flips: h.Flips(),
 		Ejections: h.Ejections(), Suspect: m.b.Suspect(), Unreachable: m.b.Unreachable(),
 		InFlight: m.b.InFlight(), Limit: m.b.Limit(),
-		EWMA: time.Duration(s.ewma), LastCheck: s.last, History: h.History(),
+		EWMA: c.latencyOf(now, m), LastCheck: s.last, History: h.History(),
 	}
 	if until, ok := h.Ejected(); ok {
 		b.EjectedUntil = until
@@ -169,4 +170,20 @@ func (c *core) snapshot(m *member) BackendSnapshot {
 		b.Reason = health.ReasonPanic
 	}
 	return b
+}
+
+// latencyOf is a member's mean latency, the answers since the last look at
+// everyone's figures included: with little traffic that is seconds ago.
+func (c *core) latencyOf(now balance.Instant, m *member) time.Duration {
+	s := m.core
+	n, sum := m.answers.Load()-s.seenAnswers, m.latency.Load()-s.seenLatency
+	if n == 0 {
+		return time.Duration(s.ewma)
+	}
+	mean := float64(sum) / float64(n)
+	if s.ewma == 0 {
+		return time.Duration(mean)
+	}
+	weight := 1 - math.Exp(-now.Sub(c.stats.last).Seconds()/ewmaTime.Seconds())
+	return time.Duration(s.ewma + max(weight, 0)*(mean-s.ewma))
 }
