@@ -96,6 +96,7 @@ func (a api) backend(w http.ResponseWriter, r *http.Request) {
 	}
 	for _, b := range p.Members {
 		if b.ID == r.PathValue("id") {
+			fillBackend(&b)
 			writeJSON(w, b)
 			return
 		}
@@ -106,6 +107,15 @@ func (a api) backend(w http.ResponseWriter, r *http.Request) {
 func fillPool(p *Pool) {
 	if p.Members == nil {
 		p.Members = []Backend{}
+	}
+	for i := range p.Members {
+		fillBackend(&p.Members[i])
+	}
+}
+
+func fillBackend(b *Backend) {
+	if b.History == nil {
+		b.History = []Change{}
 	}
 }
 
@@ -130,6 +140,7 @@ func (a api) patch(w http.ResponseWriter, r *http.Request) {
 		refused(w, err)
 		return
 	}
+	fillBackend(&b)
 	writeJSON(w, b)
 }
 
@@ -147,7 +158,7 @@ func refused(w http.ResponseWriter, err error) {
 }
 
 // maxWeight is the largest weight, as in configuration.
-const maxWeight = 65535
+const maxWeight = 1000
 
 // parsePatch reads {"admin":"draining|enabled|disabled","weight":N or null,
 // "deadline":"30s"}: each key may be absent, null returns the weight to the

@@ -16,7 +16,7 @@ type Controller interface {
 	// Pool returns one pool, or ErrUnknownPool.
 	Pool(name string) (Pool, error)
 	// Patch changes what the operator says about one backend and returns the
-	// backend as it is then. Errors: ErrUnknownPool, ErrUnknownBackend, or an
+	// backend as it is then. Weights are those that a configuration may hold. Errors: ErrUnknownPool, ErrUnknownBackend, or an
 	// ErrBadPatch with the reason.
 	Patch(pool, backend string, p Patch) (Backend, error)
 	// NotReady returns why traffic should not be sent here yet or any more; an
@@ -109,6 +109,7 @@ type Backend struct {
 	Failures  uint64    `json:"failures"`
 	Latency   Latency   `json:"latency_ms"`
 	LastCheck *Check    `json:"last_check"` // null: none yet
+	History   []Change  `json:"history"`    // of state and share; oldest first, the last 16
 	Override  *Override `json:"override,omitempty"`
 	Drain     *Drain    `json:"drain,omitempty"` // while draining
 }
@@ -125,6 +126,15 @@ type Check struct {
 	At    time.Time `json:"at"`
 	OK    bool      `json:"ok"`
 	Error string    `json:"error,omitempty"`
+}
+
+// Change is one change of a backend's state or share.
+type Change struct {
+	At     time.Time `json:"at"`
+	From   string    `json:"from"` // health states; equal when only the share changed
+	To     string    `json:"to"`
+	Reason string    `json:"reason"` // what bound the share from then on; empty: nothing did
+	Why    string    `json:"why,omitempty"`
 }
 
 // Override says what the operator has set over the configuration.

@@ -46,6 +46,10 @@ func newFake() *fake {
 				ID: "a/b:c%", URL: "http://10.0.1.22:8080", Weight: 3, Admin: "draining", Health: "not_ready", Reason: "not_ready",
 				Since: epoch, Flips: 2, Requests: 100, Failures: 3,
 				LastCheck: &Check{At: epoch, Error: "status: 503, expected 200-299"},
+				History: []Change{
+					{At: epoch.Add(-time.Minute), From: "unproven", To: "healthy", Why: "probe passed"},
+					{At: epoch, From: "healthy", To: "not_ready", Reason: "not_ready", Why: "3 of 3 probes failed: status: 503, expected 200-299"},
+				},
 				Override:  &Override{Admin: "draining", Weight: &weight, ConfiguredWeight: 1, Since: epoch, AgeS: 12.5},
 				Drain:     &Drain{InFlight: 0, DeadlineS: 3, Done: true},
 			},

@@ -103,7 +103,7 @@ func TestBackendKeys(t *testing.T) {
 	if err := json.Unmarshal(body, &have); err != nil {
 		t.Fatal(err)
 	}
-	for _, k := range strings.Fields("id url zone weight admin health share reason since flips in_flight requests failures latency_ms last_check") {
+	for _, k := range strings.Fields("id url zone weight admin health share reason since flips in_flight requests failures latency_ms last_check history") {
 		if _, ok := have[k]; !ok {
 			t.Errorf("a backend has no key %s", k)
 		}
@@ -125,7 +125,7 @@ func TestParsePatch(t *testing.T) {
 		{`{"admin":"draining"}`, Patch{Admin: "draining"}, ""},
 		{`{"admin":"draining","deadline":"30s"}`, Patch{Admin: "draining", Deadline: 30 * time.Second}, ""},
 		{`{"weight":0}`, Patch{Weight: n(0)}, ""},
-		{`{"weight":65535,"admin":"enabled"}`, Patch{Admin: "enabled", Weight: n(65535)}, ""},
+		{`{"weight":1000,"admin":"enabled"}`, Patch{Admin: "enabled", Weight: n(1000)}, ""},
 		{`{"weight":null}`, Patch{ResetWeight: true}, ""},
 		{` {"admin":"disabled"} `, Patch{Admin: "disabled"}, ""},
 		{``, Patch{}, "EOF"},
@@ -137,7 +137,7 @@ func TestParsePatch(t *testing.T) {
 		{`{"weight":-1}`, Patch{}, "whole number"},
 		{`{"weight":1.5}`, Patch{}, "whole number"},
 		{`{"weight":"1"}`, Patch{}, "whole number"},
-		{`{"weight":65536}`, Patch{}, "whole number"},
+		{`{"weight":1001}`, Patch{}, "whole number"},
 		{`{"weight":1e99}`, Patch{}, "whole number"},
 		{`{"wieght":1}`, Patch{}, "wieght"},
 		{`{"weight":1}{"weight":2}`, Patch{}, "goes on"},

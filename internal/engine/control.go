@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"time"
@@ -173,10 +174,15 @@ func (p *livePool) view() admin.Pool {
 func backendView(b *pool.BackendSnapshot, now balance.Instant) admin.Backend {
 	out := admin.Backend{
 		ID: b.ID, URL: b.URL, Zone: b.Zone, Weight: b.Weight, Backup: b.Backup,
-		Admin: b.Admin.String(), Health: b.Health.String(), Share: b.Share, Reason: b.Reason.String(), Why: b.Why,
+		Admin: b.Admin.String(), Health: b.Health.String(), Share: round(b.Share), Reason: b.Reason.String(), Why: b.Why,
 		Since: clock.Time(b.Since), Flips: uint64(max(b.Flips, 0)), InFlight: b.InFlight,
 		Requests: b.Requests, Failures: b.Failures,
 		Latency: admin.Latency{P50: milliseconds(b.P50), P99: milliseconds(b.P99), EWMA: milliseconds(b.EWMA)},
+	}
+	for _, c := range b.History {
+		out.History = append(out.History, admin.Change{
+			At: clock.Time(c.At), From: c.From.String(), To: c.To.String(), Reason: c.Reason.String(), Why: c.Why,
+		})
 	}
 	if b.LastCheck.Done {
 		out.LastCheck = &admin.Check{At: clock.Time(b.LastCheck.At), OK: b.LastCheck.OK, Error: b.LastCheck.Error}
@@ -204,6 +210,10 @@ func backendView(b *pool.BackendSnapshot, now balance.Instant) admin.Backend {
 	return out
 }
 
+// round leaves the four digits of a share that mean something: it is kept in
+// fewer bits than it is shown with.
+func round(share float64) float64 { return math.Round(share*1e4) / 1e4 }
+
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // poolGauges and listenerGauges are what a scrape reads.
@@ -221,7 +231,7 @@ func (e *Engine) poolGauges() []observe.PoolGauges {
 		for i := range s.Backends {
 			b := &s.Backends[i]
 			g.Backends = append(g.Backends, observe.BackendGauges{
-				ID: b.ID, Address: addressOf(b.Backend), State: b.Health.String(), Share: b.Share,
+				ID: b.ID, Address: addressOf(b.Backend), State: b.Health.String(), Share: round(b.Share),
 				InFlight: b.InFlight, Flips: uint64(max(b.Flips, 0)),
 			})
 		}

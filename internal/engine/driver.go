@@ -85,7 +85,7 @@ func (d *driver) Notice(n pool.Notice) {
 		case n.From == health.StateUnproven:
 			level = slog.LevelDebug // the good news that everybody expected
 		}
-		attrs = append(attrs, slog.String("from", n.From.String()), slog.String("to", n.To.String()), slog.Float64("share", n.Share))
+		attrs = append(attrs, slog.String("from", n.From.String()), slog.String("to", n.To.String()), slog.Float64("share", round(n.Share)))
 	case pool.EjectedNow:
 		level = slog.LevelWarn
 		d.engine.metrics.Ejected(d.cfg.Name, n.Backend.ID(), ejectionCause(n.Why))
