@@ -83,34 +83,42 @@ func maglevTable(ids []uint64, weights []uint32, equal bool, size int) []uint32 
 	if len(ids) == 0 {
 		return nil
 	}
-	const free = ^uint32(0)
-	table := slices.Repeat([]uint32{free}, size)
-	wishes := make([]wish, len(ids))
+	d := deal{table: slices.Repeat([]uint32{free}, size), wishes: make([]wish, len(ids))}
 	for i, id := range ids {
 		start, _ := bits.Mul64(splitmix64(id), uint64(size))
 		step, _ := bits.Mul64(splitmix64(id+splitmixGamma), uint64(size-1))
-		wishes[i] = wish{uint32(start), uint32(step) + 1}
-	}
-	take := func(i uint32) {
-		w := &wishes[i]
-		for table[w.next] != free {
-			if w.next += w.step; w.next >= uint32(size) {
-				w.next -= uint32(size)
-			}
-		}
-		table[w.next] = i
+		d.wishes[i] = wish{uint32(start), uint32(step) + 1}
 	}
 	if equal {
 		for n := range size {
-			take(uint32(n % len(ids)))
+			d.take(uint32(n % len(ids)))
 		}
-		return table
+		return d.table
 	}
 	turns := newTurns(weights)
 	for range size {
-		take(turns.next())
+		d.take(turns.next())
 	}
-	return table
+	return d.table
+}
+
+// deal is a table that is being dealt out.
+type deal struct {
+	table  []uint32
+	wishes []wish // one for each member
+}
+
+const free = ^uint32(0) // a slot that is nobody's yet
+
+// take gives a member the first free slot it likes.
+func (d *deal) take(i uint32) {
+	w, size := &d.wishes[i], uint32(len(d.table))
+	for d.table[w.next] != free {
+		if w.next += w.step; w.next >= size {
+			w.next -= size
+		}
+	}
+	d.table[w.next] = i
 }
 
 // wish is the slot that a member would like next, and how it goes on.

@@ -124,4 +124,4 @@ func score(h uint64, weight float64) float64 { return -math.Log1p(-missing(h)) /
 
 // missing is 1 - u. It never exceeds -ln(u), which spares nearly all logarithms:
 // whoever would lose with it would lose all the more with the logarithm.
-func missing(h uint64) float64 { return (float64(^h>>11) + 0.5) / (1 << 53) }
+func missing(h uint64) float64 { return (float64(^h>>12) + 0.5) / (1 << 52) }
