@@ -50,8 +50,8 @@ func newFake() *fake {
 					{At: epoch.Add(-time.Minute), From: "unproven", To: "healthy", Why: "probe passed"},
 					{At: epoch, From: "healthy", To: "not_ready", Reason: "not_ready", Why: "3 of 3 probes failed: status: 503, expected 200-299"},
 				},
-				Override:  &Override{Admin: "draining", Weight: &weight, ConfiguredWeight: 1, Since: epoch, AgeS: 12.5},
-				Drain:     &Drain{InFlight: 0, DeadlineS: 3, Done: true},
+				Override: &Override{Admin: "draining", Weight: &weight, ConfiguredWeight: 1, Since: epoch, AgeS: 12.5},
+				Drain:    &Drain{InFlight: 0, DeadlineS: 3, Done: true},
 			},
 		},
 	}}

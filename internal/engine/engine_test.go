@@ -443,6 +443,67 @@ func TestSignalsHurry(t *testing.T) {
 	}
 }
 
+// tunnel opens a WebSocket through the front and returns when it stands.
+func tunnel(t *testing.T, front string) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", strings.TrimPrefix(front, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	_, _ = io.WriteString(c, "GET /ws HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: k\r\n\r\n")
+	_ = c.SetReadDeadline(time.Now().Add(limit))
+	head := make([]byte, 12)
+	if _, err := io.ReadFull(c, head); err != nil || !strings.HasPrefix(string(head), "HTTP/1.1 101") {
+		t.Fatalf("%q, %v", head, err)
+	}
+	return c
+}
+
+// TestSignalsHurryTunnels: a signal while tunnels are being cut one by one cuts
+// the rest at once. SIGINT leaves the delay out, and the log says so.
+func TestSignalsHurryTunnels(t *testing.T) {
+	b := weirtest.NewBackend(t, func(s *weirtest.Conn) {
+		if s.ReadHead() == nil {
+			return
+		}
+		s.Send("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: a\r\n\r\n")
+		_, _ = s.End()
+	})
+	// The spread begins at once and would take the five seconds before the deadline.
+	r := start(t, fmt.Sprintf(`admin: {bind: "127.0.0.1:0"}
+shutdown: {delay: 4s, deadline: 5s}
+listeners: {web: {bind: "127.0.0.1:0", pool: app}}
+pools: {app: {backends: ["http://%s"]}}
+`, b.Addr()))
+	for range 4 {
+		tunnel(t, r.front)
+	}
+	signals := make(chan os.Signal, 2)
+	done := make(chan error, 1)
+	begin := time.Now()
+	go func() { done <- r.Run(signals) }()
+	signals <- syscall.SIGINT
+	eventually(t, "the first tunnel is cut", func() bool { return r.Engine.front.cutCount() > 0 })
+	signals <- syscall.SIGTERM
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(limit):
+		t.Fatal("does not end")
+	}
+	if d := time.Since(begin); d > 3*time.Second {
+		t.Errorf("took %s, the signal did not hurry", d)
+	}
+	for _, want := range []string{"msg=draining delay=0s", "requests_and_tunnels=4"} {
+		if !strings.Contains(r.log.String(), want) {
+			t.Errorf("the log does not say %q:\n%s", want, r.log.String())
+		}
+	}
+}
+
 // TestSignalsForUpkeep: what log rotation and habit send to a daemon must not
 // end it, before or during a drain.
 func TestSignalsForUpkeep(t *testing.T) {

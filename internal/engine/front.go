@@ -274,11 +274,12 @@ func (f *front) empty() <-chan struct{} {
 	return done
 }
 
-// cutTunnels ends the tunnels of each listener evenly over the duration.
-func (f *front) cutTunnels(spread time.Duration) {
+// cutTunnels ends the tunnels of each listener evenly over the duration, or at
+// once when hurry is closed.
+func (f *front) cutTunnels(spread time.Duration, hurry <-chan struct{}) {
 	var all sync.WaitGroup
 	for _, l := range f.ever() {
-		all.Go(func() { l.x.CutTunnels(spread) })
+		all.Go(func() { l.x.CutTunnels(spread, hurry) })
 	}
 	all.Wait()
 }
@@ -295,7 +296,7 @@ func (f *front) cutCount() (n int64) {
 func (f *front) cut() (n int) {
 	for _, l := range f.ever() {
 		l.x.Cut()
-		l.x.CutTunnels(0)
+		l.x.CutTunnels(0, nil)
 		n += l.srv.CloseAll()
 	}
 	return n

@@ -14,7 +14,8 @@ const tunnelSpread = 5 * time.Second
 
 // Run serves until a signal asks for the end, and returns when the balancer
 // has stopped. SIGTERM drains in full, SIGINT skips the delay. Each further
-// one skips one step: first the delay, then the wait for what is in flight.
+// one skips one step: first the delay, then the wait for what is in flight and
+// for tunnels that are being cut.
 // SIGHUP, SIGUSR1 and SIGUSR2 are for upkeep, and end nothing.
 func (e *Engine) Run(signals <-chan os.Signal) error {
 	first := <-signals
@@ -79,7 +80,8 @@ func (e *Engine) upkeep(s os.Signal) bool {
 // connections are closed spread over the delay; then accepting stops, what is
 // in flight finishes; tunnels are cut spread over the last seconds before the
 // deadline, and what is left then is cut and counted in the log. Each value
-// received from skip ends the current wait early. It returns when everything
+// received from skip ends the current wait early; one that is there at the
+// beginning leaves the delay out. It returns when everything
 // has stopped.
 func (e *Engine) Shutdown(skip <-chan struct{}) error {
 	e.mu.Lock()
@@ -93,11 +95,18 @@ func (e *Engine) Shutdown(skip <-chan struct{}) error {
 	plan := e.gen.Load().Plan
 	begin := time.Now()
 	delay, deadline := plan.Shutdown.Delay, plan.Shutdown.Deadline
+	select {
+	case <-skip: // as with SIGINT: there is none to begin with
+		delay = 0
+	default:
+	}
 	e.log.Info("draining", "delay", delay, "deadline", deadline)
 	e.events.add(Event{At: begin, Text: "draining"})
 
 	e.front.drain(delay)
-	waitFor(delay, skip, nil)
+	if delay > 0 {
+		waitFor(delay, skip, nil)
+	}
 	e.front.stop()
 	e.front.drain(0)
 	e.log.Info("accepting stopped", "connections", e.front.connections())
@@ -129,8 +138,15 @@ func (e *Engine) waitEmpty(begin time.Time, deadline time.Duration, skip <-chan 
 	case endedBySkip:
 		return false
 	}
-	e.front.cutTunnels(spread)
-	return waitFor(max(deadline-time.Since(begin), 0), skip, empty) == endedByEvent
+	hurry, cut := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(cut)
+		e.front.cutTunnels(spread, hurry)
+	}()
+	how := waitFor(max(deadline-time.Since(begin), 0), skip, empty)
+	close(hurry)
+	<-cut
+	return how == endedByEvent
 }
 
 // What ended a wait.

@@ -16,9 +16,10 @@ import (
 // tunnel is one open tunnel, so that the end of the process can cut it.
 type tunnel struct{ stop chan struct{} }
 
-// CutTunnels ends the open tunnels, spread evenly over the duration, and every
-// one that opens later at once. It returns when the last has been told.
-func (x *Exchanger) CutTunnels(spread time.Duration) {
+// CutTunnels ends the open tunnels, spread evenly over the duration or, once
+// hurry is closed (nil: never), at once; and every one that opens later at once.
+// It returns when the last has been told.
+func (x *Exchanger) CutTunnels(spread time.Duration, hurry <-chan struct{}) {
 	x.mu.Lock()
 	x.tearing = true
 	open := make([]*tunnel, 0, len(x.tunnels))
@@ -26,9 +27,19 @@ func (x *Exchanger) CutTunnels(spread time.Duration) {
 		open = append(open, t)
 	}
 	x.mu.Unlock()
+	var turn <-chan time.Time
+	if spread > 0 && len(open) > 1 {
+		t := time.NewTicker(max(spread/time.Duration(len(open)), 1))
+		defer t.Stop()
+		turn = t.C
+	}
 	for i, t := range open {
-		if i > 0 && spread > 0 {
-			time.Sleep(spread / time.Duration(len(open)))
+		if i > 0 && turn != nil {
+			select {
+			case <-turn:
+			case <-hurry:
+				turn = nil
+			}
 		}
 		x.mu.Lock()
 		if _, ok := x.tunnels[t]; ok {

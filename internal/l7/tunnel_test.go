@@ -134,7 +134,7 @@ func TestTunnelEnds(t *testing.T) {
 			_ = client.Final("GET")
 			if c.name == "cut" {
 				eventually(t, "open", func() bool { return r.x.Tunnels() == 1 })
-				r.x.CutTunnels(time.Millisecond)
+				r.x.CutTunnels(time.Millisecond, nil)
 			}
 			_, _ = client.End()
 			r.want(101, c.reason, true)
