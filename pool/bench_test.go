@@ -97,7 +97,7 @@ func BenchmarkPolicyAlone(b *testing.B) {
 			p := benchPool(n, nil)
 			v := p.view.Load()
 			for i := uint64(0); b.Loop(); i++ {
-				v.first.Pick(balance.Request{Rand: mix(i), Now: balance.Instant(i)})
+				v.only.Pick(balance.Request{Rand: mix(i), Now: balance.Instant(i)})
 			}
 		})
 	}

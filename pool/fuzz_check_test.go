@@ -48,20 +48,15 @@ func (g *game) check() {
 	if p.cfg.Limits.PoolRequests > 0 && p.inFlight.Load() != int64(len(g.held)) {
 		g.t.Errorf("the pool has %d in flight, want %d", p.inFlight.Load(), len(g.held))
 	}
-	var counts [2][classes]int
-	outByWork, awaited, lately := 0, 0, 0
+	outByWork, awaited := 0, 0
 	for _, m := range c.order {
 		s := m.core
 		if now := m.classify(); now != s.class {
 			g.t.Errorf("%s is filed as %d, is %d", m.b.ID(), s.class, now)
 		}
-		if s.class != out0 {
-			counts[btoi(s.backup)][s.class]++
-		}
 		_, ejected := s.health.Ejected()
 		outByWork += btoi(ejected || s.health.BrokenByFact())
 		awaited += btoi(s.round)
-		lately += btoi(s.notReady)
 		want := s.health.Share()
 		if s.floored {
 			want = 1
@@ -79,38 +74,14 @@ func (g *game) check() {
 			g.t.Errorf("%s will never be probed again", m.b.ID())
 		}
 	}
-	if counts != c.counts || outByWork != c.outByWork || awaited != c.awaited || lately != c.alarm.latelyLive {
-		g.t.Errorf("counted %v %d %d %d, kept %v %d %d %d", counts, outByWork, awaited, lately, c.counts, c.outByWork, c.awaited, c.alarm.latelyLive)
+	if outByWork != c.outByWork || awaited != c.awaited {
+		g.t.Errorf("counted %d %d, kept %d %d", outByWork, awaited, c.outByWork, c.awaited)
 	}
-	g.checkPanic(&counts[0])
+	g.checkTiers()
 	if g.still && p.cfg.Active.Enabled && outByWork > p.cfg.Passive.MayEject(len(c.order)) {
 		g.t.Errorf("%d of %d are ejected, at most %d may", outByWork, len(c.order), p.cfg.Passive.MayEject(len(c.order)))
 	}
 	g.checkQueue()
-}
-
-// checkPanic is S4 in other words.
-func (g *game) checkPanic(n *[classes]int) {
-	c, rules := &g.p.core, g.p.cfg.Panic
-	opinions := n[opinion]
-	if c.alarm.shared {
-		opinions += n[notReady]
-	}
-	below := float64(n[serving]) < rules.Threshold*float64(n[serving]+opinions)-1e-9
-	nobody := n[serving] == 0 && n[opinion]+n[notReady]+n[unreachable] > 0 && (rules.Floor > 0 || rules.Threshold > 0)
-	if want := !rules.Off && (below || nobody); c.alarm.said != want {
-		g.t.Errorf("panic %v, want %v: %v", c.alarm.said, want, *n)
-	}
-	if rules.Off || c.alarm.said || n[serving] == 0 {
-		return
-	}
-	floored := 0
-	for _, m := range c.order {
-		floored += btoi(m.core.floored)
-	}
-	if want := max(min(rules.Floor-n[serving], n[opinion]+n[notReady]), 0); floored != want {
-		g.t.Errorf("the floor of %d keeps %d in, want %d: %v", rules.Floor, floored, want, *n)
-	}
 }
 
 // checkQueue looks for a waiter that could have been served.
@@ -149,8 +120,8 @@ func (g *game) end() {
 		}
 	}
 	c := &g.p.core
-	if len(c.timers) != 0 || len(c.leaving) != 0 || c.outByWork != 0 || c.counts != [2][classes]int{} {
-		g.t.Errorf("left over: %d timers, %d leaving, %d out, %v", len(c.timers), len(c.leaving), c.outByWork, c.counts)
+	if len(c.timers) != 0 || len(c.leaving) != 0 || c.outByWork != 0 || len(c.tiers) != 0 {
+		g.t.Errorf("left over: %d timers, %d leaving, %d out, %d tiers", len(c.timers), len(c.leaving), c.outByWork, len(c.tiers))
 	}
 	g.p.Close()
 }

@@ -52,6 +52,7 @@ type game struct {
 	held     []*Lease
 	waiting  []*waiter
 	ids      int
+	zones    []string
 	still    bool // membership never changes and connections never fail
 }
 
@@ -110,6 +111,13 @@ func play(t *testing.T, data []byte) {
 	if g.next(2) == 0 {
 		cfg.Limits = Limits{BackendRequests: int64(g.next(3)), PoolRequests: int64(g.next(6)), Queue: g.next(4)}
 	}
+	g.zones = []string{"", "A", "B", "C"}[:1+g.next(4)]
+	if g.next(2) == 0 {
+		cfg.Zone = Zone{Local: "A", MinSize: g.next(3)}
+	}
+	if g.next(4) == 0 {
+		cfg.Subset = Subset{Size: 1 + g.next(3), Count: g.next(3)}
+	}
 	g.p = New(cfg, g, func() balance.Instant { return g.now })
 	g.update()
 	for len(g.data) > 0 && !t.Failed() {
@@ -156,6 +164,8 @@ func (g *game) update() {
 		if !g.still {
 			s.Weight = uint32(g.next(4))
 			s.Backup = g.next(5) == 0
+			s.Priority = uint8(max(g.next(6)-3, 0))
+			s.Zone = g.zones[g.next(len(g.zones))]
 			s.URL += fmt.Sprint(g.next(2))
 		}
 		specs = append(specs, s)
@@ -253,7 +263,7 @@ func (g *game) granted(l *Lease) {
 		g.t.Errorf("%s was granted, though removed", b.ID())
 	case m.core.weight == 0 && !g.p.core.dirty:
 		g.t.Errorf("%s was granted at weight 0", b.ID())
-	case b.Share() == 0 && !v.panicked:
+	case b.Share() == 0 && !v.panickedFor(b):
 		g.t.Errorf("%s was granted at share 0", b.ID())
 	case b.Limit() > 0 && b.InFlight() > b.Limit():
 		g.t.Errorf("%s has %d in flight, limit %d", b.ID(), b.InFlight(), b.Limit())

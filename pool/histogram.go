@@ -73,3 +73,23 @@ func (h *histogram) quantiles(from *histogramCopy) (p50, p99 time.Duration) {
 	}
 	return p50, p99
 }
+
+// median returns how many values were added since the copy from was made (nil:
+// ever), and their median.
+func (h *histogram) median(from *histogramCopy) (total uint64, p50 time.Duration) {
+	var n [histBuckets]uint32
+	for i := range h {
+		n[i] = h[i].Load()
+		if from != nil {
+			n[i] -= from[i]
+		}
+		total += uint64(n[i])
+	}
+	var sum uint64
+	for i, v := range n {
+		if sum += uint64(v); v > 0 && 2*sum >= total {
+			return total, histMiddle(i)
+		}
+	}
+	return total, 0
+}

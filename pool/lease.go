@@ -105,8 +105,8 @@ func (p *Pool) Pick(l *Lease, r *balance.Request) Refusal {
 		return p.pickLimited(l, r)
 	}
 	v := p.view.Load()
-	if v.second == nil && v.admit >= 1 {
-		if b, ok := v.first.Pick(*r); ok && p.reserve(l, r, b) {
+	if v.only != nil && v.admit >= 1 {
+		if b, ok := v.only.Pick(*r); ok && p.reserve(l, r, b) {
 			return Granted
 		}
 	}
@@ -169,7 +169,7 @@ func (p *Pool) admit(l *Lease, r *balance.Request) (got Refusal, stirred bool) {
 // pickSlow is Pick with all its turns; the pool's own slot is the caller's.
 func (p *Pool) pickSlow(l *Lease, r *balance.Request) (got Refusal, stirred bool) {
 	v := p.view.Load()
-	if v.admit < 1 && unit(r.Rand) >= v.admit {
+	if v.admit < 1 && unit(r.Rand) >= v.admitted(r.Now) {
 		return Shed, false
 	}
 	for range 4 {

@@ -42,9 +42,13 @@ type member struct {
 	others       atomic.Uint64 // attempts without an answer, not its fault
 	serverErrors atomic.Uint64 // 5xx that are the application's own
 	badFrom      atomic.Uint64 // value of serverErrors when the window began; written by the core
-	errClient    atomic.Uint64 // first client address that saw a 5xx in this window
-	errTwo       atomic.Bool   // a second one did
+	errWho       addresses     // that saw one of them in this window
+	failings     failings
+	signs        signs
+	slowness     slowness
+	untimed      atomic.Uint64 // answers whose latency says nothing
 	shareAsk     atomic.Bool   // the rule for 5xx shares is being looked at
+	open         atomic.Bool   // takes work whatever its share: opinions are set aside; written with each publication
 }
 
 // Flags in member.mode.
@@ -55,6 +59,11 @@ const (
 	modeWatch                 // tell the core when nothing is in flight
 	modeOut                   // broken or ejected: more failures are no news
 	modeFact                  // the core knows that connections fail
+	modeSlowAsk               // suspected of being dead slow
+	modeSlow                  // the ejection was for that
+
+	// modeCauses are the flags that say why a member was ejected.
+	modeCauses = modeShare | modeSlow
 )
 
 // Flags in member.marks: thresholds crossed.
@@ -66,6 +75,7 @@ const (
 	markRelapse               // a failure on probation
 	markReachable             // an accused backend answered
 	markEmpty                 // nothing is in flight
+	markStrained              // there may be enough signs of overload
 )
 
 // coreState is what the core knows of a member. Guarded by Pool.mu.
@@ -74,9 +84,12 @@ type coreState struct {
 	weight    uint32 // in force
 	leaving   bool
 	gone      bool
-	backup    bool
+	tier      *tier
 	health    health.Machine
-	class     class
+	class     class   // as counted in tier, and so are
+	mass      uint32  // the weight,
+	low       bool    // whether overload has brought it to the floor
+	left      float32 // and the part of the weight that overload leaves
 	floored   bool
 	since     balance.Instant // when it was added
 	round     bool            // its first probe is awaited by Ready
@@ -93,23 +106,31 @@ type coreState struct {
 	drain     bool // takes no new work, by the operator's word or removal
 	unempty   bool // and had work in flight then
 	deadline  balance.Instant
-	outByWork bool   // counted in core.outByWork
-	notReady  bool   // counted among those that turned not_ready lately
-	seen      uint64 // the last Update that named it
-	watched   bool   // on the list for the rule of 5xx shares
+	outByWork bool // counted in core.outByWork
+	pressure  pressure
+	moved     bool            // on the list of those that changed class in this step
+	took      bool            // took work when the last step ended
+	idle      balance.Instant // since when it did not
+	slowAt    balance.Instant // when it was found dead slow last
+	notReady  bool            // counted among those that turned not_ready lately
+	seen      uint64          // the last Update that named it
+	watched   bool            // on the list for the rule of 5xx shares
 
 	// Figures at the last statistics ticks.
 	seenAnswers, seenLatency uint64
 	ewma                     float64 // nanoseconds
 	base                     [2]tally
 	errTwoBefore             bool
+	failTwoBefore            bool
 	hist                     *[2]histogramCopy
 }
 
-// tally is what the rule for 5xx shares counts.
-type tally struct{ answers, bad uint64 }
+// tally is what the rules for 5xx shares and success rates count.
+type tally struct{ answers, bad, faults, failures uint64 }
 
-func (m *member) tally() tally { return tally{m.answers.Load(), m.serverErrors.Load()} }
+func (m *member) tally() tally {
+	return tally{m.answers.Load(), m.serverErrors.Load(), m.faults.Load(), m.failings.count.Load()}
+}
 
 // mark tells the core once about a threshold that was crossed.
 func (m *member) mark(v uint32) {
@@ -135,13 +156,17 @@ func (m *member) observe(p *Pool, began balance.Instant, o *Outcome) {
 		m.failure(began, o)
 		return
 	}
-	first := o.FirstByte
-	if first <= 0 {
-		first = max(o.Total, 0)
-	}
 	m.answers.Add(1)
-	m.latency.Add(uint64(first))
-	m.hist.add(first)
+	if !o.Tunnel {
+		first := o.firstByte()
+		m.latency.Add(uint64(first))
+		m.hist.add(first)
+	} else {
+		m.untimed.Add(1)
+	}
+	if o.HasLoad || o.Overloaded || o.Status == 429 || o.RetryAfter {
+		m.strained(began, o)
+	}
 	if !p.twoClients.Load() {
 		p.seeClient(o.Client)
 	}
@@ -173,6 +198,9 @@ func (m *member) observe(p *Pool, began balance.Instant, o *Outcome) {
 // goodWhile takes an answer below 500 of a backend that is being watched.
 func (m *member) goodWhile(mode uint32, began balance.Instant, o *Outcome) {
 	m.acquit(mode, began, o)
+	if mode&(modeSlow|modeSlowAsk) != 0 && m.slow(mode, o) {
+		return
+	}
 	if mode&modeProbation != 0 && int(m.goodRun.Add(1)) >= max(m.p.cfg.Active.Rise, 1) {
 		m.mark(markProven)
 	}
@@ -202,7 +230,7 @@ func (m *member) badAnswer(began balance.Instant, o *Outcome) {
 	}
 	switch health.Judge(o.Status, o.RetryAfter) {
 	case health.Bad:
-		m.bad(mode)
+		m.bad(mode, o)
 	case health.ServerError:
 		m.run.And(^uint64(1<<32 - 1)) // no longer in a row
 		m.serverError(mode, o)
@@ -210,7 +238,9 @@ func (m *member) badAnswer(began balance.Instant, o *Outcome) {
 }
 
 // bad counts a failure that ejects when it comes in a row.
-func (m *member) bad(mode uint32) {
+func (m *member) bad(mode uint32, o *Outcome) {
+	m.failings.count.Add(1)
+	m.failings.who.see(o.Client)
 	run := uint32(m.run.Add(1))
 	switch {
 	case mode&modeOut != 0:
@@ -224,11 +254,9 @@ func (m *member) bad(mode uint32) {
 // serverError counts a 5xx that is the application's own.
 func (m *member) serverError(mode uint32, o *Outcome) {
 	n := m.serverErrors.Add(1)
-	if c := o.Client; c != 0 && !m.errTwo.Load() {
-		if first := m.errClient.Load(); first != c && (first != 0 || !m.errClient.CompareAndSwap(0, c)) {
-			m.errTwo.Store(true)
-		}
-	}
+	m.failings.count.Add(1)
+	m.failings.who.see(o.Client)
+	m.errWho.see(o.Client)
 	switch {
 	case mode&modeOut != 0:
 	case mode&(modeProbation|modeShare) == modeProbation|modeShare:
@@ -262,7 +290,7 @@ func (m *member) failure(began balance.Instant, o *Outcome) {
 	cause := o.Kind.cause()
 	if cause == health.CauseNone { // reset, malformed, response timeout
 		if m.p.cfg.Passive.Enabled {
-			m.bad(m.mode.Load())
+			m.bad(m.mode.Load(), o)
 		}
 		return
 	}
@@ -303,7 +331,7 @@ func (m *member) requests() (all, failures uint64) {
 }
 
 // takesWork reports whether a slot may be handed on without a pick.
-func (m *member) takesWork(panicked bool) bool {
+func (m *member) takesWork() bool {
 	return m.b.Admin() == balance.Enabled && !m.b.Unreachable() && !m.b.Suspect() &&
-		(m.b.Share() > 0 || panicked)
+		(m.b.Share() > 0 || m.open.Load())
 }

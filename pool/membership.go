@@ -46,7 +46,7 @@ func (c *core) update(now balance.Instant, specs []Spec) {
 		m.core.seen = c.updates
 		c.byID[s.ID] = m
 		order = append(order, m)
-		if m.core.spec != *s || m.core.class == out0 {
+		if m.core.spec != *s || m.core.class == out0 || m.core.tier != c.tierOf(s) {
 			c.respec(m, *s, false)
 		}
 	}
@@ -60,6 +60,7 @@ func (c *core) update(now balance.Instant, specs []Spec) {
 	}
 	c.dirty = c.dirty || !c.ever || !slices.Equal(order, c.order)
 	c.order = order
+	c.pruneTiers()
 	c.alarm.stale = true
 }
 
@@ -70,10 +71,11 @@ func (c *core) add(now balance.Instant, s Spec, first bool, fresh *int) *member 
 	c.seq++
 	m.seq = c.seq
 	st := m.core
-	st.spec, st.backup, st.since = Spec{ID: s.ID, URL: s.URL}, s.Backup, now
+	st.spec, st.tier, st.since = Spec{ID: s.ID, URL: s.URL}, c.tierOf(&s), now
 	st.health.Init(now, &c.cfg.Active, &c.cfg.Passive, first)
 	m.since.Store(int64(now))
 	m.b.SetShare(st.health.Share())
+	st.took = first // established: no slow start
 	m.b.SetLimit(c.cfg.Limits.BackendRequests)
 	c.setMode(m)
 	if c.cfg.Active.Enabled {
@@ -96,12 +98,13 @@ func (c *core) add(now balance.Instant, s Spec, first bool, fresh *int) *member 
 func (c *core) respec(m *member, s Spec, again bool) {
 	st := m.core
 	old := st.weight
-	if s.Backup != st.backup {
+	if t := c.tierOf(&s); t != st.tier {
 		// Leave the counters of one tier before entering those of the other.
 		st.weight = 0
 		c.recount(m)
-		st.backup, old = s.Backup, 0
+		st.tier, old = t, 0
 	}
+	c.dirty = c.dirty || s.Zone != st.spec.Zone
 	st.spec, st.weight = s, s.Weight
 	o := c.overrides[s.ID]
 	if o != nil && o.hasWeight {

@@ -107,3 +107,11 @@ type Outcome struct {
 	// listed in the pool's configuration, gRPC's RESOURCE_EXHAUSTED for one.
 	Overloaded bool
 }
+
+// firstByte returns the latency that the outcome tells.
+func (o *Outcome) firstByte() time.Duration {
+	if o.FirstByte <= 0 {
+		return max(o.Total, 0)
+	}
+	return o.FirstByte
+}

@@ -48,37 +48,30 @@ func (m *member) classify() class {
 func (c *core) recount(m *member) {
 	s := m.core
 	now := m.classify()
-	if now == s.class {
+	low := now == serving && c.atFloor(m)
+	left := float32(1) // of its weight
+	if now == serving && s.health.State() == health.StateOverloaded {
+		left = float32(m.b.Share())
+	}
+	if now == s.class && s.weight == s.mass && low == s.low && left == s.left {
 		return
 	}
-	tier := btoi(s.backup)
-	if s.class != out0 {
-		c.counts[tier][s.class]--
+	s.left = left
+	if now != s.class && !s.moved {
+		s.moved = true
+		c.moved = append(c.moved, m)
 	}
-	if now != out0 {
-		c.counts[tier][now]++
-	}
-	if tier == 0 {
-		c.turnedNotReady(m, now == notReady)
-	}
-	s.class = now
-	c.dirty = true
-	c.alarm.stale = true
+	s.tier.file(s, now, s.weight, low)
+	s.tier.turnedNotReady(c.now, m, now == notReady)
+	c.dirty, c.alarm.stale = true, true
 }
 
 // alarm is what the pool as a whole concludes.
 type alarm struct {
 	stale    bool // a class has changed since the last look
-	open     bool // opinions are set aside when the pickers are built
-	said     bool // and that was said aloud: it is a panic
+	said     bool // some tier panics, and that was said aloud
 	why      string
-	shared   bool // not_ready is taken for a shared dependency
-	total    int  // members that the threshold counts against
 	shedding bool
-	floored  int // members that the floor keeps in
-
-	lately     []turned // members that turned not_ready within fall x interval
-	latelyLive int      // of them, those that still are
 }
 
 // turned is when a member turned not_ready.
@@ -87,95 +80,137 @@ type turned struct {
 	at balance.Instant
 }
 
-// reckon decides on panic, the floor and what follows.
+// reckon decides on panic, the floor and what follows, tier by tier.
+//
+// A tier panics when fewer than the threshold of it serve and the other tiers do
+// not make up for it: they do when together they can take the whole load (then
+// work goes to backends that are known to be good, and nobody's health need be
+// doubted). Where the answer to panic is failover, that is what panicking means,
+// so there the others are not asked.
 func (c *core) reckon(now balance.Instant) {
 	a := &c.alarm
 	if !a.stale {
 		return
 	}
 	a.stale = false
-	c.reckonShared(now)
-	n, p := &c.counts[0], &c.cfg.Panic
-	total := n[serving] + n[opinion]
-	if a.shared {
-		total += n[notReady]
+	serve, reach, faithful := 0, 0.0, false
+	for _, t := range c.tiers {
+		c.reckonShared(now, t)
+		t.total = t.counts[serving] + t.counts[opinion] + btoi(t.shared)*t.counts[notReady]
+		serve += btoi(t.counts[serving] > 0)
+		reach += min(c.healthOf(t)*c.factor(), 1)
+		faithful = faithful || t.total+t.counts[notReady] > 0
 	}
-	a.total = total
+	shedding, why := false, ""
+	for i, t := range c.tiers {
+		others := serve > btoi(t.counts[serving] > 0)
+		open, loud := c.doubts(t, serve == 0, others && reach >= 1-1e-9)
+		if loud && c.cfg.Panic.Then == ThenShed && faithful {
+			shedding, open = true, false
+		}
+		c.dirty = c.dirty || open != t.open || loud != t.loud
+		t.open, t.loud = open, loud
+		if loud {
+			why = t.lament(why, i == 0)
+		}
+	}
+	c.dirty = c.dirty || shedding || a.shedding // admit moves with every change
+	a.shedding = shedding
+	if said := why != ""; said != a.said {
+		a.said = said
+		kind := PanicEnded
+		if said {
+			kind = PanicBegan
+		}
+		c.notice(nil, Notice{Kind: kind, Why: why})
+	}
+	a.why = why
+	for _, t := range c.tiers {
+		c.reckonFloor(t, t.open || shedding && t.loud || c.cfg.Panic.Off)
+	}
+}
+
+// doubts decides whether a tier sets opinions aside, and whether that is a panic.
+// alone: nobody in the whole pool serves. helped: the other tiers can do without
+// this one.
+func (c *core) doubts(t *tier, alone, helped bool) (open, loud bool) {
+	n, p := &t.counts, &c.cfg.Panic
 	excluded := n[opinion] + n[unreachable] + n[notReady]
-	open, loud := false, false
+	below := float64(n[serving]) < p.Threshold*float64(t.total)-1e-9
 	switch {
 	case p.Off:
-	case float64(n[serving]) < p.Threshold*float64(total)-1e-9:
-		open, loud = true, true
-	case n[serving] == 0 && (p.Floor > 0 || p.Threshold > 0):
+		return false, false
+	case p.Then == ThenFailover && (below || n[serving] == 0 && excluded > 0 && (p.Floor > 0 || p.Threshold > 0)):
+		return true, true
+	case helped:
+		return false, false
+	case below:
+		return true, true
+	case alone && (p.Floor > 0 || p.Threshold > 0):
 		// Nobody is left: rather an attempt than a refusal. Newcomers that
 		// wait for their first probe are no alarm.
-		open, loud = excluded+n[waiting] > 0, excluded > 0
+		return excluded+n[waiting] > 0, excluded > 0
+	default:
+		return false, false
 	}
-	shedding := open && loud && p.Then == ThenShed && total+n[notReady] > 0
-	if open != a.open || shedding != a.shedding {
-		c.dirty = true
+}
+
+// lament adds to the words about a panic what a tier contributes.
+func (t *tier) lament(why string, first bool) string {
+	if why != "" {
+		why += "; "
 	}
-	if shedding {
-		c.dirty = true // admit moves with every change
-		open = false
+	if !first {
+		why += t.name() + ": "
 	}
-	a.open, a.shedding = open, shedding
-	if loud {
-		a.why = fmt.Sprintf("%d of %d serving", n[serving], total+n[unreachable])
-		if a.shared {
-			a.why += ", not_ready from many at once while traffic succeeds: a shared dependency?"
-		}
+	why += fmt.Sprintf("%d of %d serving", t.counts[serving], t.total+t.counts[unreachable])
+	if t.shared {
+		why += ", not_ready from many at once while traffic succeeds: a shared dependency?"
 	}
-	if loud != a.said {
-		a.said = loud
-		kind := PanicEnded
-		if loud {
-			kind = PanicBegan
-		} else {
-			a.why = ""
-		}
-		c.notice(nil, Notice{Kind: kind, Why: a.why})
-	}
-	c.reckonFloor(open || shedding || p.Off)
+	return why
 }
 
 // admit returns the part of the requests that the serving members can take
 // while shedding: at the threshold they carry 1/threshold of their usual load,
 // and never more below it.
 func (c *core) admit() float64 {
-	serves := float64(c.counts[0][serving])
-	want := c.cfg.Panic.Threshold * float64(c.alarm.total)
-	if serves == 0 || want <= 0 {
-		return min(serves, 1)
+	sum := 0.0
+	for _, t := range c.tiers {
+		serves := float64(t.counts[serving])
+		want := c.cfg.Panic.Threshold * float64(t.total)
+		if serves == 0 || want <= 0 {
+			sum += min(serves, 1)
+		} else {
+			sum += min(serves/want, 1)
+		}
 	}
-	return min(serves/want, 1)
+	return min(sum, 1)
 }
 
-// reckonFloor keeps the floor: opinions never take the pool below so many
+// reckonFloor keeps the floor: opinions never take a tier below so many
 // serving members. The last excluded come back first; those that said so
 // themselves only when no other opinion is left.
-func (c *core) reckonFloor(off bool) {
-	n, a := &c.counts[0], &c.alarm
+func (c *core) reckonFloor(t *tier, off bool) {
+	n := &t.counts
 	need := 0
 	if !off && n[serving] > 0 {
 		need = min(c.cfg.Panic.Floor-n[serving], n[opinion]+n[notReady])
 	}
-	if need <= 0 && a.floored == 0 {
+	if need <= 0 && t.floored == 0 {
 		return
 	}
 	for _, m := range c.order {
-		if m.core.floored {
-			m.core.floored = false
-			m.b.SetShare(m.core.health.Share())
+		if s := m.core; s.tier == t && s.floored {
+			s.floored = false
+			m.b.SetShare(s.health.Share())
 			c.dirty = true
 		}
 	}
-	a.floored = 0
-	for ; a.floored < need; a.floored++ {
+	t.floored, t.flooredMass = 0, 0
+	for ; t.floored < need; t.floored++ {
 		var best *member
 		for _, m := range c.order {
-			if s := m.core; s.backup || s.floored || s.class != opinion && s.class != notReady {
+			if s := m.core; s.tier != t || s.floored || s.class != opinion && s.class != notReady {
 				continue
 			}
 			if best == nil || m.core.class < best.core.class ||
@@ -187,49 +222,50 @@ func (c *core) reckonFloor(off bool) {
 			return
 		}
 		best.core.floored = true
+		t.flooredMass += uint64(best.core.weight)
 		best.b.SetShare(1)
 		c.dirty = true
 	}
 }
 
 // turnedNotReady notes who turned not_ready, or no longer is.
-func (c *core) turnedNotReady(m *member, is bool) {
-	s, a := m.core, &c.alarm
+func (t *tier) turnedNotReady(now balance.Instant, m *member, is bool) {
+	s := m.core
 	if s.notReady == is {
 		return
 	}
 	s.notReady = is
 	if !is {
-		a.latelyLive--
+		t.latelyLive--
 		return
 	}
-	a.latelyLive++
-	a.lately = append(a.lately, turned{m, c.now})
+	t.latelyLive++
+	t.lately = append(t.lately, turned{m, now})
 }
 
 // reckonShared recognises a shared dependency: more than 1 - threshold of the
 // pool turned not_ready within fall x interval while its traffic succeeds. A
 // rolling restart turns them one after the other, and is believed.
-func (c *core) reckonShared(now balance.Instant) {
-	a, n := &c.alarm, &c.counts[0]
+func (c *core) reckonShared(now balance.Instant, t *tier) {
+	n := &t.counts
 	window := time.Duration(max(c.cfg.Active.Fall, 1)) * c.cfg.Active.Interval
-	for len(a.lately) > 0 && now.Sub(a.lately[0].at) > window {
-		m := a.lately[0].m
-		a.lately = a.lately[1:]
-		if m.core.notReady && now.Sub(m.core.health.Since()) > window {
+	for len(t.lately) > 0 && now.Sub(t.lately[0].at) > window {
+		m := t.lately[0].m
+		t.lately = t.lately[1:]
+		if m.core.tier == t && m.core.notReady && now.Sub(m.core.health.Since()) > window {
 			m.core.notReady = false
-			a.latelyLive--
+			t.latelyLive--
 		}
 	}
 	total := float64(n[serving] + n[opinion] + n[notReady])
 	most := (1 - c.cfg.Panic.Threshold) * total
 	switch {
-	case !a.shared && n[notReady] > 0 && float64(a.latelyLive) > most+1e-9 && c.trafficSucceeds(now, window):
-		a.shared = true
+	case !t.shared && n[notReady] > 0 && float64(t.latelyLive) > most+1e-9 && c.trafficSucceeds(now, window):
+		t.shared = true
 		c.dirty = true
-		c.notice(nil, Notice{Kind: SharedDependency, Why: fmt.Sprintf("%d of %d turned not_ready within %v while traffic succeeds", a.latelyLive, int(total), window)})
-	case a.shared && float64(n[notReady]) <= most+1e-9:
-		a.shared = false
+		c.notice(nil, Notice{Kind: SharedDependency, Why: fmt.Sprintf("%d of %d turned not_ready within %v while traffic succeeds", t.latelyLive, int(total), window)})
+	case t.shared && float64(n[notReady]) <= most+1e-9:
+		t.shared = false
 		c.dirty = true
 		c.notice(nil, Notice{Kind: SharedOver})
 	}

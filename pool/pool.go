@@ -4,7 +4,6 @@ package pool
 
 import (
 	"math"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -28,8 +27,9 @@ type Pool struct {
 
 	// Read by every request, written seldom.
 	view       atomic.Pointer[view]
-	mean       atomic.Int64 // nanoseconds, by which failed attempts are charged
-	twoClients atomic.Bool  // requests of two client addresses were seen in this window
+	mean       atomic.Int64  // nanoseconds, by which failed attempts are charged
+	refused    atomic.Uint64 // requests refused because everyone was full, with Overload.QueueFull
+	twoClients atomic.Bool   // requests of two client addresses were seen in this window
 	client     atomic.Uint64
 	ready      atomic.Bool
 	marked     atomic.Pointer[member] // members with marks, a stack
@@ -78,7 +78,7 @@ func New(cfg Config, d Driver, now func() balance.Instant) *Pool {
 		cfg: &p.cfg, hot: p, attach: p.attach,
 		byID: map[string]*member{}, leaving: map[identity]*member{}, overrides: map[string]*override{},
 	}
-	p.build(&publication{admit: 1, idle: true})
+	p.build(p.core.compose())
 	return p
 }
 
@@ -197,21 +197,20 @@ func (p *Pool) step(ev event) {
 // build makes a publication what requests read. A picker whose members are
 // the same as before is kept.
 func (p *Pool) build(pub *publication) {
-	old, last := p.view.Load(), p.last
-	v := &view{members: pub.members, takers: [2][]balance.Member{pub.first, pub.second}, admit: pub.admit, idle: pub.idle, panicked: pub.panicked[0] || pub.panicked[1]}
-	if last != nil && last.panicked[0] == pub.panicked[0] && slices.Equal(last.first, pub.first) {
-		v.first = old.first
-	} else {
-		v.first = p.cfg.Policy.Build(balance.NewSet(pub.first, p.cfg.Instance, pub.panicked[0]))
+	last := p.last
+	for i := range pub.tiers {
+		t := &pub.tiers[i]
+		for k := range t.groups {
+			g := &t.groups[k]
+			if g.picker = last.kept(t, g); g.picker == nil && (len(g.takers) > 0 || i == 0) {
+				g.picker = p.cfg.Policy.Build(balance.NewSet(g.takers, p.cfg.Instance, t.panicked))
+			}
+		}
 	}
-	switch {
-	case len(pub.second) == 0:
-	case last != nil && last.panicked[1] == pub.panicked[1] && slices.Equal(last.second, pub.second):
-		v.second = old.second
-	default:
-		v.second = p.cfg.Policy.Build(balance.NewSet(pub.second, p.cfg.Instance, pub.panicked[1]))
+	if last != nil && last.panicked() || pub.panicked() {
+		pub.spread()
 	}
-	p.view.Store(v)
+	p.view.Store(newView(pub, p.keyed))
 	p.last = pub
 	p.builds.Add(1)
 }

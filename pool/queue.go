@@ -100,6 +100,7 @@ func (p *Pool) enqueue(w *waiter) Refusal {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if int(q.length.Load()) >= p.cfg.Limits.Queue {
+		p.refusedFull()
 		return QueueFull
 	}
 	q.push(w)
@@ -158,7 +159,7 @@ func (p *Pool) giveBack(m *member, now balance.Instant) {
 const handOnLook = 8
 
 func (p *Pool) handOn(m *member, now balance.Instant) bool {
-	if !m.takesWork(p.view.Load().panicked) {
+	if !m.takesWork() {
 		return false
 	}
 	if n := m.b.Limit(); n > 0 && m.b.InFlight() > n {

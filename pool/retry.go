@@ -193,20 +193,16 @@ func (p *Pool) backoff(n int, rnd uint64) time.Duration {
 // given to and that can be reached as far as is known; with headroom, one whose
 // share is above 0.5.
 func (p *Pool) beside(b *balance.Backend, headroom bool) bool {
-	n, v := 0, p.view.Load()
-	for _, tier := range v.takers {
-		for i := range tier {
-			o := tier[i].Backend
-			if o == b || tier[i].Weight == 0 || o.Admin() != balance.Enabled || o.Unreachable() {
-				continue
-			}
-			if share := o.Share(); headroom && share <= 0.5 || share <= 0 && !v.panicked {
-				continue
-			}
-			if n++; b != nil || n > 1 {
-				return true
-			}
+	n := 0
+	return p.view.Load().anyTaker(func(m *balance.Member, panicked bool) bool {
+		o := m.Backend
+		if o == b || m.Weight == 0 || o.Admin() != balance.Enabled || o.Unreachable() {
+			return false
 		}
-	}
-	return false
+		if share := o.Share(); headroom && share <= 0.5 || share <= 0 && !panicked {
+			return false
+		}
+		n++
+		return b != nil || n > 1
+	})
 }

@@ -118,6 +118,9 @@ func (p *Pool) Wait(l *Lease, r *balance.Request, deadline balance.Instant, abor
 		why = Aborted
 	}
 	if p.Abandon(t) {
+		if why == QueueTimeout {
+			p.refusedFull()
+		}
 		return why
 	}
 	return <-t.w.ready

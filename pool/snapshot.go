@@ -23,7 +23,8 @@ type Snapshot struct {
 	Shared          bool    // a shared dependency is suspected (much of the pool says not_ready, traffic succeeds)
 	Admit           float64 // part of the requests admitted; below 1 only while shedding
 	Ready           bool
-	Members         int // configured
+	Known           int // backends of the last Update; more than Members when there is a subset
+	Members         int // of them, those this balancer uses
 	Serving         int // of them, with a share above 0 and enabled
 	Ejected         int
 	InFlight        int64
@@ -37,6 +38,7 @@ type Snapshot struct {
 	Publications    uint64 // how often pickers were rebuilt
 	Detection       time.Duration
 	DrainDeadline   time.Duration
+	Tiers           []TierSnapshot // best first
 	Backends        []BackendSnapshot
 }
 
@@ -45,6 +47,7 @@ type BackendSnapshot struct {
 	Backend          *balance.Backend
 	ID, URL, Zone    string
 	Backup           bool
+	Tier             int    // index in Snapshot.Tiers, -1 for one that was removed
 	Removed          bool   // no longer a member; finishes what is in flight
 	Weight           uint32 // in force
 	NominalWeight    uint32 // as configured
@@ -74,6 +77,31 @@ type BackendSnapshot struct {
 	History          []health.Change // oldest first, at most 16
 }
 
+// TierSnapshot is one tier of a pool: the backends of one priority.
+type TierSnapshot struct {
+	Name     string // "priority N" or "backup"
+	Priority int    // 256 for backups without a priority
+	Members  int    // enabled, with a weight
+	Serving  int
+	Health   float64 // serving part by weight, less what overload has taken once all are at their floor
+	Load     float64 // part of the requests that comes here first, 0 to 1
+	Panic    bool    // opinions about its members are set aside, or (shed) its load is refused in part
+	Spent    bool    // all were overloaded down to the floor, and have not come far enough since
+	Zoned    string  // why zones count: "" not configured, "on", or why not: panic, min_size, not_local, one_zone
+	Zones    []ZoneSnapshot
+}
+
+// ZoneSnapshot is one zone of a tier.
+type ZoneSnapshot struct {
+	Name     string // "" for members without a zone
+	Local    bool   // the balancer's own
+	Members  int    // enabled, with a weight
+	Serving  int
+	Capacity float64 // part of the tier's; 0 while zones do not count
+	Demand   float64 // the part of the requests that its balancers are taken to have: 1 / number of zones
+	Load     float64 // part of the tier's requests that comes here first; 0 while zones do not count
+}
+
 // Check is the last probe of a backend.
 type Check struct {
 	At      balance.Instant
@@ -94,14 +122,18 @@ func (p *Pool) Snapshot() Snapshot {
 	c := &p.core
 	s := Snapshot{
 		Name: p.cfg.Name, At: now, Policy: p.cfg.Policy.Name(),
-		Panic: c.alarm.said, PanicWhy: c.alarm.why, Then: p.cfg.Panic.Then, Shared: c.alarm.shared,
-		Admit: p.view.Load().admit, Ready: p.ready.Load(),
-		Members: len(c.order), Serving: c.counts[0][serving] + c.counts[1][serving],
+		Panic: c.alarm.said, PanicWhy: c.alarm.why, Then: p.cfg.Panic.Then,
+		Admit: p.view.Load().admitted(now), Ready: p.ready.Load(),
+		Members: len(c.order), Serving: c.serving(), Known: len(c.order) + len(c.outside),
 		Queue: int(p.queue.length.Load()), QueueLimit: p.cfg.Limits.Queue,
 		Requests: p.budget.total(), Retries: p.budget.retries.Load(), BudgetRemaining: p.budget.remaining(now),
 		MeanLatency: time.Duration(c.stats.mean), Publications: p.builds.Load(),
 		Detection: p.cfg.Active.Detection(), DrainDeadline: p.cfg.DrainDeadline,
 		Backends: make([]BackendSnapshot, 0, len(c.order)+len(c.leaving)),
+	}
+	s.Tiers = c.snapshotTiers(p.view.Load().plan)
+	for _, t := range c.tiers {
+		s.Shared = s.Shared || t.shared
 	}
 	var busy, room int64
 	for _, m := range c.order {
@@ -133,12 +165,63 @@ func (p *Pool) Snapshot() Snapshot {
 	return s
 }
 
+// snapshotTiers describes the tiers: their members now, and how requests are
+// divided over them, which is what was published last.
+func (c *core) snapshotTiers(plan *publication) []TierSnapshot {
+	out := make([]TierSnapshot, len(c.tiers))
+	for i, t := range c.tiers {
+		s := &out[i]
+		*s = TierSnapshot{Name: t.name(), Priority: t.level, Panic: t.loud, Spent: t.spent, Health: c.healthOf(t), Serving: t.counts[serving]}
+		for _, n := range t.counts {
+			s.Members += n
+		}
+		for k := range plan.tiers {
+			if p := &plan.tiers[k]; p.level == t.level && len(plan.members) > 0 {
+				s.Load, s.Zoned = p.load, p.zoned
+			}
+		}
+		c.snapshotZones(t, s, plan)
+	}
+	return out
+}
+
+func (c *core) snapshotZones(t *tier, s *TierSnapshot, plan *publication) {
+	if c.cfg.Zone.Local == "" {
+		return
+	}
+	for _, m := range c.order {
+		if m.core.tier != t || m.core.class == out0 {
+			continue
+		}
+		name := m.core.spec.Zone
+		i := slices.IndexFunc(s.Zones, func(z ZoneSnapshot) bool { return z.Name == name })
+		if i < 0 {
+			i = len(s.Zones)
+			s.Zones = append(s.Zones, ZoneSnapshot{Name: name, Local: name == c.cfg.Zone.Local})
+		}
+		s.Zones[i].Members++
+		s.Zones[i].Serving += btoi(m.core.class == serving)
+	}
+	slices.SortFunc(s.Zones, func(a, b ZoneSnapshot) int { return cmp.Compare(a.Name, b.Name) })
+	for i := range s.Zones {
+		z := &s.Zones[i]
+		z.Demand = 1 / float64(len(s.Zones))
+		for k := range plan.tiers {
+			for j := range plan.tiers[k].groups {
+				if g := &plan.tiers[k].groups[j]; plan.tiers[k].level == t.level && plan.tiers[k].zoned == zonesOn && g.zone == z.Name {
+					z.Capacity, z.Load = g.capacity, g.load
+				}
+			}
+		}
+	}
+}
+
 // snapshot copies one member.
 func (c *core) snapshot(now balance.Instant, m *member) BackendSnapshot {
 	s, h := m.core, &m.core.health
 	b := BackendSnapshot{
 		Backend: m.b, ID: m.b.ID(), URL: m.b.Address(), Zone: s.spec.Zone,
-		Backup: s.backup, Removed: s.leaving,
+		Backup: s.spec.Backup, Tier: slices.Index(c.tiers, s.tier), Removed: s.leaving,
 		Weight: s.weight, NominalWeight: s.spec.Weight,
 		Admin: m.b.Admin(), Draining: s.drain, DrainDeadline: s.deadline,
 		Health: h.State(), Share: m.b.Share(), Reason: h.Reason(), Why: h.Why(), Since: h.Since(), Flips: h.Flips(),
@@ -161,12 +244,12 @@ func (c *core) snapshot(now balance.Instant, m *member) BackendSnapshot {
 	b.P50, b.P99 = m.hist.quantiles(from)
 	switch {
 	case s.leaving:
-		b.Share, b.Reason = 0, health.None
+		b.Share, b.Reason, b.Tier = 0, health.None, -1
 	case b.Admin != balance.Enabled:
 		b.Share, b.Reason = 0, health.ReasonOverride
 	case s.floored:
 		b.Reason = health.ReasonFloor
-	case c.alarm.open && c.alarm.said && !s.backup && h.Share() == 0 && s.class != unreachable:
+	case s.tier.open && s.tier.loud && h.Share() == 0 && s.class != unreachable:
 		b.Reason = health.ReasonPanic
 	}
 	return b

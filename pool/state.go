@@ -3,7 +3,6 @@
 package pool
 
 import (
-	"slices"
 	"time"
 
 	"github.com/weirlb/weir/balance"
@@ -54,15 +53,6 @@ type effect struct {
 	at      balance.Instant
 }
 
-// publication is a membership to build pickers over.
-type publication struct {
-	first, second []balance.Member
-	panicked      [2]bool
-	members       []*member
-	idle          bool // the operator's word leaves nobody: all are drained, disabled or of weight 0
-	admit         float64
-}
-
 const (
 	publishEvery = 100 * time.Millisecond // at most one rebuild in this time
 	readyWithin  = 5 * time.Second        // a pool is ready then at the latest
@@ -89,9 +79,16 @@ type core struct {
 	overrides map[string]*override
 	timers    timerHeap
 
-	counts    [2][classes]int // members by tier (0 first, 1 backup) and class
-	outByWork int             // members that real requests have taken out, of both tiers
+	tiers     []*tier         // by level; those that have members
+	outside   map[string]bool // ids that another subset holds
+	outByWork int             // members that real requests have taken out, of all tiers
 	alarm     alarm
+
+	moved  []*member     // to another class in this step
+	lit    bool          // somebody serves
+	dark   bool          // nobody does, in a pool that has served
+	served bool          // it has given a good answer
+	gate   *balance.Ramp // lets requests in little by little, nil: all
 
 	dirty     bool // the published view is out of date
 	published balance.Instant
@@ -142,6 +139,7 @@ func (c *core) step(now balance.Instant, ev event) []effect {
 	case evCrossed:
 		c.crossed(now, ev.m, ev.marks)
 	}
+	c.settleRamps(now)
 	c.reckon(now)
 	c.publish(now)
 	c.settleReady(now)
@@ -172,6 +170,8 @@ func (c *core) tick(now balance.Instant) {
 			c.factOver(now, m)
 		case timerDrain:
 			c.drainOver(m)
+		case timerRamp:
+			c.endRamp(m)
 		}
 	}
 	if now >= c.stats.next {
@@ -189,6 +189,9 @@ func (c *core) wake() {
 	}
 	if len(c.timers) > 0 {
 		sooner(c.timers[0].at)
+	}
+	if c.gate != nil {
+		sooner(c.gate.Start.Add(c.gate.Window))
 	}
 	if c.dirty {
 		sooner(c.published.Add(publishEvery))
@@ -233,87 +236,8 @@ func (c *core) publish(now balance.Instant) {
 // starved reports that what is published has nobody left who takes work, so
 // that the next publication must not wait: that would be refusals.
 func (c *core) starved() bool {
-	last := c.hot.last
-	for i, tier := range [2][]balance.Member{last.first, last.second} {
-		for _, m := range tier {
-			if m.Backend.Admin() == balance.Enabled && (last.panicked[i] || m.Backend.Share() > 0) {
-				return false
-			}
-		}
-	}
-	return true
-}
-
-func (p *publication) equal(q *publication) bool {
-	return p.admit == q.admit && p.idle == q.idle && p.panicked == q.panicked && slices.Equal(p.members, q.members) &&
-		slices.Equal(p.first, q.first) && slices.Equal(p.second, q.second)
-}
-
-// compose gathers the members that the two tiers' pickers are built over.
-func (c *core) compose() *publication {
-	out := &publication{members: append([]*member(nil), c.order...), admit: 1, idle: c.counts == [2][classes]int{}}
-	a := &c.alarm
-	first := c.tier(0, a.open, a.shared)
-	second := c.tier(1, false, false)
-	if len(second) == 0 && c.counts[0][serving] == 0 {
-		// Nothing is left but what the opinions about the backups forbid.
-		second = c.tier(1, true, true)
-		out.panicked[1] = len(second) > 0
-	}
-	out.first, out.second = first, second
-	out.panicked[0] = a.open
-	if a.open && c.counts[1][serving] > 0 && (c.cfg.Panic.Then == ThenFailover || c.counts[0][serving] == 0) {
-		out.first, out.second = second, first
-		out.panicked[0], out.panicked[1] = out.panicked[1], out.panicked[0]
-	}
-	if a.shedding {
-		out.admit = c.admit()
-	}
-	return out
-}
-
-// tier lists the members of one tier that may take work. Open is panic: all
-// that opinions exclude are in; of those who say themselves that they are not
-// ready only with shared, or when nobody else is left; of those still awaiting
-// their first probe only when nobody else at all is left.
-func (c *core) tier(tier int, open, shared bool) []balance.Member {
-	n := &c.counts[tier]
-	words := open && (shared || n[serving]+n[opinion] == 0)
-	newcomers := open && n[serving]+n[opinion] == 0 && (!words || n[notReady] == 0)
-	stable := c.keepsExcluded()
-	out := make([]balance.Member, 0, n[serving]+btoi(open)*(n[opinion]+n[unreachable]+n[notReady]+n[waiting]))
-	for _, m := range c.order {
-		s := m.core
-		if s.class == out0 || btoi(s.backup) != tier {
-			continue
-		}
-		in := s.class == serving || s.floored || stable && !open
-		switch s.class {
-		case opinion, unreachable:
-			in = in || open
-		case notReady:
-			in = in || words
-		case waiting:
-			in = in || newcomers
-		}
-		if in {
-			out = append(out, balance.Member{Backend: m.b, Weight: s.weight})
-		}
-	}
-	return out
-}
-
-// keepsExcluded reports whether the policy wants excluded members in its set
-// and skips them itself: hash policies, whose tables must not change with
-// health.
-func (c *core) keepsExcluded() bool {
-	k, ok := c.cfg.Policy.(balance.Keeper)
-	return ok && k.KeepsExcluded()
-}
-
-func btoi(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
+	v := c.hot.view.Load()
+	return !v.anyTaker(func(m *balance.Member, panicked bool) bool {
+		return m.Backend.Admin() == balance.Enabled && (panicked || m.Backend.Share() > 0)
+	})
 }

@@ -30,6 +30,13 @@ type stats struct {
 	sums      []sum // at the last ticks, oldest first
 	twoBefore bool
 	watch     []*member // whose share of 5xx is being looked at
+	strained  []*member // whose overload is
+
+	outliersAt balance.Instant // when members are compared next
+	slow       []*member       // suspected of being dead slow
+	slowSpare  []*member
+	sampled    []*member
+	samples    []health.Sample
 }
 
 // sum is the pool's traffic so far.
@@ -51,11 +58,12 @@ func (c *core) statistics(now balance.Instant) {
 	var answers, latency uint64
 	for _, m := range c.order {
 		a, l := m.answers.Load(), m.latency.Load()
+		timed := a - min(m.untimed.Load(), a)
 		failed := m.failed.Load()
 		total.good += a - min(failed, a)
 		total.bad += failed + m.faults.Load()
 		s := m.core
-		if n := a - s.seenAnswers; n > 0 {
+		if n := timed - s.seenAnswers; timed > s.seenAnswers {
 			mean := float64(l-s.seenLatency) / float64(n)
 			if s.ewma == 0 {
 				s.ewma = mean
@@ -65,7 +73,7 @@ func (c *core) statistics(now balance.Instant) {
 			answers += n
 			latency += l - s.seenLatency
 		}
-		s.seenAnswers, s.seenLatency = a, l
+		s.seenAnswers, s.seenLatency = timed, l
 	}
 	total.all, total.at = total.good+total.bad, now
 	if len(st.sums) == keepSums {
@@ -75,11 +83,16 @@ func (c *core) statistics(now balance.Instant) {
 	if answers > 0 {
 		c.setMean(float64(latency)/float64(answers), weight)
 	}
+	c.served = c.served || total.good > 0
 	c.turnHistograms(dt)
+	c.outliers(now)
+	c.turnPressure(now, now.Sub(st.shareAt) >= shareTurn)
 	c.turnShares(now)
-	c.alarm.stale = c.alarm.stale || c.alarm.latelyLive > 0 || c.alarm.shared
+	for _, t := range c.tiers {
+		c.alarm.stale = c.alarm.stale || t.latelyLive > 0 || t.shared
+	}
 	st.next = now.Add(statsEvery)
-	if answers == 0 && len(st.watch) == 0 {
+	if answers == 0 && len(st.watch) == 0 && len(st.strained) == 0 && len(st.slow) == 0 {
 		st.next = now.Add(statsIdle)
 	}
 }
@@ -157,12 +170,12 @@ func (c *core) shareEjects(now balance.Instant, m *member) bool {
 	if others.answers == 0 {
 		return false // nothing to compare with
 	}
-	two := m.errTwo.Load() || s.errTwoBefore
+	two := m.errWho.two.Load() || s.errTwoBefore
 	poolTwo := c.hot.twoClients.Load() || c.stats.twoBefore
 	if !health.ShareEjects(bad, answers, others.bad, others.answers, two, poolTwo) {
 		return false
 	}
-	return c.eject(now, m, fmt.Sprintf("%d of %d answers were 5xx, %d of %d elsewhere", bad, answers, others.bad, others.answers), true)
+	return c.eject(now, m, fmt.Sprintf("%d of %d answers were 5xx, %d of %d elsewhere", bad, answers, others.bad, others.answers), modeShare)
 }
 
 // turnShares looks again at those being watched and moves the windows on.
@@ -188,20 +201,28 @@ func (c *core) turnShares(now balance.Instant) {
 		s := m.core
 		s.base[0], s.base[1] = s.base[1], m.tally()
 		m.badFrom.Store(s.base[0].bad)
-		s.errTwoBefore = m.errTwo.Swap(false)
-		m.errClient.Store(0)
+		s.errTwoBefore = m.errWho.forget()
+		s.failTwoBefore = m.failings.who.forget()
 	}
 	st.twoBefore = c.hot.forgetClients()
 }
 
-// forgetShare begins a member's windows for 5xx shares anew.
-func (c *core) forgetShare(m *member) {
+// forgetWindows begins a member's windows anew: for 5xx shares, success rate and
+// latency.
+func (c *core) forgetWindows(m *member) {
 	t := m.tally()
 	m.core.base = [2]tally{t, t}
 	m.badFrom.Store(t.bad)
-	m.core.errTwoBefore = false
-	m.errTwo.Store(false)
-	m.errClient.Store(0)
+	m.core.errTwoBefore, m.core.failTwoBefore = false, false
+	m.errWho.forget()
+	m.failings.who.forget()
+	if t.answers > 0 {
+		if m.core.hist == nil {
+			m.core.hist = new([2]histogramCopy)
+		}
+		m.hist.copyTo(&m.core.hist[1])
+		m.core.hist[0] = m.core.hist[1]
+	}
 }
 
 // trafficSucceeds reports whether the pool's real requests went well lately:

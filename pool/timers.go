@@ -10,6 +10,7 @@ const (
 	timerEject        // the end of an ejection
 	timerFact         // the end of a fact or a suspicion
 	timerDrain        // the deadline of a drain
+	timerRamp         // the end of a slow start
 	timerKinds
 )
 

@@ -15,14 +15,18 @@ import (
 func (c *core) judge(now balance.Instant, m *member, change func(*health.Machine)) {
 	s := m.core
 	h := &s.health
-	state, share := h.State(), h.Share()
+	state, share := h.State(), h.BaseShare()
 	change(h)
-	if h.State() != state || h.Share() != share {
+	changed := h.State() != state || h.BaseShare() != share
+	if changed && (h.BaseShare() != share || !strainedOnly(state, h.State())) {
 		// What is under way says nothing about the state that begins now.
 		m.since.Store(int64(now))
 		m.run.Store(0)
 		m.goodRun.Store(0)
-		c.forgetShare(m)
+		c.forgetWindows(m)
+		if h.BaseShare() <= 0 {
+			c.forgetPressure(now, m)
+		}
 	}
 	m.b.SetSuspect(h.Suspect())
 	c.setMode(m)
@@ -36,7 +40,7 @@ func (c *core) judge(now balance.Instant, m *member, change func(*health.Machine
 	} else {
 		c.timers.stop(m, timerEject)
 	}
-	if h.State() != state || h.Share() != share {
+	if changed {
 		c.notice(m, Notice{Kind: StateChanged, From: state, To: h.State(), Reason: h.Reason(), Share: h.Share(), Why: h.Why()})
 	}
 	if h.State() != state && (h.State() == health.StateNotReady || h.State() == health.StateBroken) {
@@ -44,10 +48,16 @@ func (c *core) judge(now balance.Instant, m *member, change func(*health.Machine
 	}
 }
 
+// strainedOnly reports that a change of state is one of headroom, which says
+// nothing about failures.
+func strainedOnly(a, b health.State) bool {
+	return a == health.StateOverloaded && b == health.StateHealthy || a == health.StateHealthy && b == health.StateOverloaded
+}
+
 // setMode tells Done what to look out for.
 func (c *core) setMode(m *member) {
 	s := m.core
-	mode := m.mode.Load() & modeShare
+	mode := m.mode.Load() & (modeCauses | modeSlowAsk)
 	if s.byWork || s.hasFact || s.health.Suspect() {
 		mode |= modeAccused
 	}
@@ -96,8 +106,12 @@ func (c *core) probed(now balance.Instant, m *member, r health.ProbeResult) {
 		c.timers.set(m, timerProbe, max(now, s.started.Add(c.cfg.Active.FastInterval)))
 		return
 	}
+	if r.Outcome == health.Pass && r.HasLoad && c.cfg.Overload.Exceeds(r.Load) {
+		r.Outcome = health.Overloaded
+	}
 	s.last = Check{At: now, Done: true, OK: r.Outcome == health.Pass || r.Outcome == health.Overloaded, Outcome: r.Outcome, Cause: r.Cause, Status: r.Status, Error: r.Error}
 	c.weighProbe(now, m, r)
+	c.probeStrained(now, m, &r)
 	c.scheduleProbe(now, m)
 }
 
@@ -236,17 +250,21 @@ func (c *core) crossed(now balance.Instant, m *member, marks uint32) {
 		c.connectFailed(now, m)
 	}
 	if marks&markProven != 0 && m.core.health.Probation() {
-		m.mode.And(^uint32(modeShare))
+		m.mode.And(^uint32(modeCauses))
 		c.judge(now, m, func(h *health.Machine) { h.Prove(now) })
+		c.beginRamp(now, m, health.ProbationShare)
 	}
 	if marks&markRelapse != 0 && m.core.health.Probation() {
-		c.eject(now, m, "failed on probation", m.mode.Load()&modeShare != 0)
+		c.eject(now, m, "failed on probation", m.mode.Load()&modeCauses)
 	}
 	if marks&markBad != 0 {
 		c.badInARow(now, m)
 	}
 	if marks&markShare != 0 {
 		c.watch(now, m)
+	}
+	if marks&markStrained != 0 {
+		c.lookAtPressure(now, m)
 	}
 }
 
@@ -312,23 +330,22 @@ func (c *core) badInARow(now balance.Instant, m *member) {
 	if run < uint32(max(c.cfg.Passive.Consecutive, 1)) {
 		return
 	}
-	if !c.eject(now, m, fmt.Sprintf("%d bad answers in a row", run), false) {
+	if !c.eject(now, m, fmt.Sprintf("%d bad answers in a row", run), 0) {
 		m.run.And(^uint64(1<<32 - 1)) // ask again after as many more
 	}
 }
 
-// eject takes a member out on opinions, unless too many are out already.
-func (c *core) eject(now balance.Instant, m *member, why string, byShare bool) bool {
+// eject takes a member out on opinions, unless too many are out already. cause,
+// flags of modeCauses, says what ends its probation beside bad answers.
+func (c *core) eject(now balance.Instant, m *member, why string, cause uint32) bool {
 	if !c.cfg.Passive.Enabled || m.core.class != serving {
 		return false
 	}
 	if c.outByWork+1 > c.cfg.Passive.MayEject(c.enabled()) {
 		return false
 	}
-	m.mode.And(^uint32(modeShare))
-	if byShare {
-		m.mode.Or(modeShare)
-	}
+	m.mode.And(^uint32(modeCauses))
+	m.mode.Or(cause)
 	c.ejectFor(now, m, why)
 	return true
 }
@@ -347,15 +364,4 @@ func (c *core) countOut(m *member) {
 		m.core.outByWork = out
 		c.outByWork += 2*btoi(out) - 1
 	}
-}
-
-// enabled counts the members that could take work if all were well.
-func (c *core) enabled() int {
-	n := 0
-	for t := range c.counts {
-		for _, v := range c.counts[t] {
-			n += v
-		}
-	}
-	return n
 }
