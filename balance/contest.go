@@ -2,7 +2,10 @@
 
 package balance
 
-import "math"
+import (
+	"math"
+	"math/bits"
+)
 
 // lightest finds the least load among up to 64 members of equal weight: it
 // returns the smaller of theirs and load, the positions of those that have
@@ -31,8 +34,34 @@ func lightest(slots []slot, load int64) (least int64, ties, odd uint64) {
 	return load, ties, odd
 }
 
-// lightestFor is lightest for members of different weights: the ratio of load
-// and weight is what counts, compared by products so that equal ones are equal.
+// lightestScaled is lightest for members of different weights: loads count scale
+// times, which is a multiple of the weights divided by the weight, so that equal
+// loads for their weights are equal numbers.
+func lightestScaled(slots []slot, scales []uint32, load int64) (least int64, ties, odd uint64) {
+	bit := uint64(1)
+	scales = scales[:len(slots)]
+	for i := range slots {
+		b := slots[i].backend
+		l, tie := b.inFlight.Load(), bit
+		if b.status.Load()^readyStatus|b.ghost.Load() != 0 || l >= b.limit.Load() {
+			odd |= bit
+		} else {
+			l *= int64(scales[i])
+			if l < load {
+				load, _, ties = lead(l, 0)
+			}
+			if l > load {
+				tie = 0
+			}
+			ties |= tie
+		}
+		bit += bit
+	}
+	return load, ties, odd
+}
+
+// lightestFor is lightestScaled for weights that have no small common multiple:
+// products are compared.
 func lightestFor(slots []slot, weights []uint32, load, weight int64) (least, its int64, ties, odd uint64) {
 	bit := uint64(1)
 	weights = weights[:len(slots)]
@@ -58,11 +87,31 @@ func lightestFor(slots []slot, weights []uint32, load, weight int64) (least, its
 }
 
 // lead is a function so that the compiler makes its rare call a jump that the
-// processor predicts. As a conditional move, each comparison of lightestFor
-// would wait for the products of the one before.
+// processor predicts. As a conditional move, each comparison would wait for the
+// products of the one before.
 //
 //go:noinline
 func lead(l, w int64) (load, weight int64, ties uint64) { return l, w, 0 }
+
+// maxScale bounds the multiple by which loads are scaled: with it a load of 2^31
+// does not overflow.
+const maxScale = 1<<32 - 1
+
+// scaleOf returns the least common multiple of the weights divided by each, and
+// that multiple; nil when it is more than maxScale. Weights 5, 1, 3: 3, 15, 5.
+func scaleOf(weights []uint32) (scales []uint32, multiple uint64) {
+	multiple = 1
+	for _, w := range weights {
+		if multiple *= uint64(w) / gcd(multiple, uint64(w)); multiple > maxScale {
+			return nil, 0
+		}
+	}
+	scales = make([]uint32, len(weights))
+	for i, w := range weights {
+		scales[i] = uint32(multiple / uint64(w))
+	}
+	return scales, multiple
+}
 
 // compareAll returns the index of the least loaded of all members, at most
 // scanMax, or -1 when nobody may be chosen.
@@ -79,7 +128,7 @@ func (p *leastRequest) compareAll(r *Request) int {
 	case c.rated:
 		anyOdd = c.scanRated(&odd)
 	default:
-		anyOdd = c.scan(&odd)
+		anyOdd = c.scan(p, &odd)
 	}
 	if anyOdd && !c.settle(&odd) {
 		return -1
@@ -88,29 +137,31 @@ func (p *leastRequest) compareAll(r *Request) int {
 }
 
 // scan finds the leaders among all plain members and reports whether there are
-// others.
-func (c *contest) scan(odd *bitmap) (anyOdd bool) {
+// others. c.load and c.weight enter as more than any member has.
+func (c *contest) scan(p *leastRequest, odd *bitmap) (anyOdd bool) {
 	load, weight := int64(1), int64(0) // nobody yet: more than any member has
-	if c.equal {
-		load, weight = math.MaxInt64, int64(c.weights[0])
+	if c.equal || p.scales != nil {
+		load, weight = math.MaxInt64, int64(p.scale)
 	}
-	slots, weights := c.slots, c.weights
+	first := 0
 	for block := range c.leaders {
-		n := min(64, len(slots))
-		var best, its int64
+		slots := c.slots[first:min(first+64, len(c.slots))]
+		best, its := load, weight
 		var ties, other uint64
-		if c.equal {
-			its = weight
-			best, ties, other = lightest(slots[:n], load)
-		} else {
-			best, its, ties, other = lightestFor(slots[:n], weights[:n], load, weight)
+		switch {
+		case c.equal:
+			best, ties, other = lightest(slots, load)
+		case p.scales != nil:
+			best, ties, other = lightestScaled(slots, p.scales[first:], load)
+		default:
+			best, its, ties, other = lightestFor(slots, c.weights[first:], load, weight)
 		}
 		if best != load || its != weight {
 			load, weight, c.leaders = best, its, bitmap{}
 		}
 		c.leaders[block], odd[block] = ties, other
 		anyOdd = anyOdd || other != 0
-		if slots, weights = slots[n:], weights[n:]; len(slots) == 0 {
+		if first += 64; first >= len(c.slots) {
 			break
 		}
 	}
@@ -313,23 +364,29 @@ func (c *contest) winner() int {
 	}
 	// With many leaders, as when the pool is idle, a draw from all is soon one of
 	// them.
-	count := c.leaders.count()
-	for k := 0; k < 4 && count > 8; k++ {
-		if i := c.draw(c.d.next()); c.leaders.has(i) {
-			return i
+	if count := c.leaders.count(); 4*count > len(c.slots) && count > 8 {
+		for range 8 {
+			if i := c.draw(c.d.next()); c.leaders.has(i) {
+				return i
+			}
 		}
 	}
 	var sum uint64
-	for i := first; i >= 0; i = c.leaders.next(i + 1) {
-		sum += uint64(c.weights[i])
+	for block, word := range c.leaders {
+		for ; word != 0; word &= word - 1 {
+			sum += uint64(c.weights[block<<6+bits.TrailingZeros64(word)])
+		}
 	}
 	at := c.d.below(sum)
-	for i := first; i >= 0; i = c.leaders.next(i + 1) {
-		w := uint64(c.weights[i])
-		if at < w {
-			return i
+	for block, word := range c.leaders {
+		for ; word != 0; word &= word - 1 {
+			i := block<<6 + bits.TrailingZeros64(word)
+			w := uint64(c.weights[i])
+			if at < w {
+				return i
+			}
+			at -= w
 		}
-		at -= w
 	}
 	return first
 }

@@ -172,6 +172,26 @@ func TestTurnWeights(t *testing.T) {
 	})
 }
 
+// Scaled loads compare as loads for their weight do; where no multiple is small
+// enough there are none.
+func TestScaleOf(t *testing.T) {
+	if scales, multiple := scaleOf([]uint32{5, 1, 3, 5}); !slices.Equal(scales, []uint32{3, 15, 5, 3}) || multiple != 15 {
+		t.Errorf("weights 5, 1, 3, 5 scale by %v of %d", scales, multiple)
+	}
+	if scales, _ := scaleOf([]uint32{1 << 31, 1<<32 - 1}); scales != nil {
+		t.Errorf("scales %v beyond any bound", scales)
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		weights := anyWeights(t)
+		scales, multiple := scaleOf(weights)
+		for i := range scales {
+			if uint64(scales[i])*uint64(weights[i]) != multiple || multiple > maxScale {
+				t.Fatalf("weights %v scale by %v of %d", weights, scales, multiple)
+			}
+		}
+	})
+}
+
 func TestMinHeap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var h minHeap

@@ -38,12 +38,27 @@ type leastRequestPolicy struct{}
 
 func (leastRequestPolicy) Name() string { return "least_request" }
 
-func (leastRequestPolicy) Build(s *Set) Picker { return &leastRequest{roster: newRoster(s)} }
+func (leastRequestPolicy) Build(s *Set) Picker { return newLeast(newRoster(s), nil) }
 
 // leastRequest is the picker of all policies that look for a minimum.
 type leastRequest struct {
 	*roster
 	rates *rates // peak_ewma's; nil: requests in flight alone are compared
+
+	scales []uint32 // by which loads are scaled so that they compare; nil: by products
+	scale  uint64   // load/scale is a scaled load for its weight
+}
+
+func newLeast(ro *roster, r *rates) *leastRequest {
+	p := &leastRequest{roster: ro, rates: r}
+	switch {
+	case len(ro.slots) == 0 || len(ro.slots) > scanMax || r != nil:
+	case ro.equal:
+		p.scale = uint64(ro.weights[0])
+	default:
+		p.scales, p.scale = scaleOf(ro.weights)
+	}
+	return p
 }
 
 func (p *leastRequest) Pick(r Request) (*Backend, bool) {

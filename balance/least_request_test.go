@@ -15,7 +15,7 @@ import (
 func TestLeastRequestExact(t *testing.T) {
 	d := dice(t)
 	for _, n := range []int{1, 2, 7, 63, 64, 65, 200, 256} {
-		for _, weights := range [][]uint32{{1}, {3, 1, 2}, {49, 7, 1}} {
+		for _, weights := range [][]uint32{{1}, {3, 1, 2}, {49, 7, 1}, {97, 89, 83, 79, 73, 71}} {
 			ms := members(n, weights...)
 			for _, m := range ms {
 				load(m.Backend, (1+d.IntN(3))*int(m.Weight))

@@ -48,7 +48,7 @@ func (p p2cPolicy) Build(s *Set) Picker {
 	ro := newRoster(s)
 	n := len(ro.slots)
 	if p.choices >= n && n > maxChoices && n <= scanMax {
-		return &leastRequest{roster: ro}
+		return newLeast(ro, nil)
 	}
 	return &p2c{roster: ro, choices: min(p.choices, maxChoices, max(n, 1)), byWeight: ro.heaviestFirst()}
 }

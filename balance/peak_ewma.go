@@ -113,10 +113,10 @@ func (p *peakEWMAPolicy) Build(s *Set) Picker {
 	if len(ro.slots) > 0 {
 		mean = float64(ro.sum) / float64(len(ro.slots))
 	}
-	return &leastRequest{roster: ro, rates: &rates{
+	return newLeast(ro, &rates{
 		perTick: 4 * math.Log2E / p.decay,
 		unit:    math.Exp2(-math.Round(math.Log2(mean))),
-	}}
+	})
 }
 
 // rates is what turns the estimates of a picker's members into factors of their
