@@ -132,6 +132,12 @@ func (m *member) tally() tally {
 	return tally{m.answers.Load(), m.serverErrors.Load(), m.faults.Load(), m.failings.count.Load()}
 }
 
+// timed counts the answers whose latency was noted.
+func (m *member) timed() uint64 {
+	n := m.untimed.Load() // first, as it is written last
+	return m.answers.Load() - n
+}
+
 // mark tells the core once about a threshold that was crossed.
 func (m *member) mark(v uint32) {
 	if m.marks.Load()&v != 0 || m.marks.Or(v) != 0 {

@@ -59,8 +59,9 @@ type BackendSnapshot struct {
 	Draining         bool            // no new work, in flight finishes
 	DrainDeadline    balance.Instant // 0: none
 	Health           health.State
-	Share            float64
-	Reason           health.Reason
+	Share            float64         // in force at At, a slow start included
+	Reason           health.Reason   // what binds it
+	SlowStartUntil   balance.Instant // 0: none under way
 	Why              string // last error or cause in words
 	Since            balance.Instant
 	Flips            int
@@ -224,13 +225,19 @@ func (c *core) snapshot(now balance.Instant, m *member) BackendSnapshot {
 		Backup: s.spec.Backup, Tier: slices.Index(c.tiers, s.tier), Removed: s.leaving,
 		Weight: s.weight, NominalWeight: s.spec.Weight,
 		Admin: m.b.Admin(), Draining: s.drain, DrainDeadline: s.deadline,
-		Health: h.State(), Share: m.b.Share(), Reason: h.Reason(), Why: h.Why(), Since: h.Since(), Flips: h.Flips(),
+		Health: h.State(), Share: m.b.ShareAt(now), Reason: h.Reason(), Why: h.Why(), Since: h.Since(), Flips: h.Flips(),
 		Ejections: h.Ejections(), Suspect: m.b.Suspect(), Unreachable: m.b.Unreachable(),
 		InFlight: m.b.InFlight(), Limit: m.b.Limit(),
 		EWMA: c.latencyOf(now, m), LastCheck: s.last, History: h.History(),
 	}
 	if until, ok := h.Ejected(); ok {
 		b.EjectedUntil = until
+	}
+	if r := m.b.Ramp(); r != nil && now < r.Start.Add(r.Window) {
+		b.SlowStartUntil = r.Start.Add(r.Window)
+		if b.Share < h.Share() {
+			b.Reason = health.ReasonSlowStart
+		}
 	}
 	if o := c.overrides[b.ID]; o != nil && !s.leaving {
 		b.AdminOverridden, b.AdminSince = o.hasAdmin, o.adminSince
@@ -259,7 +266,7 @@ func (c *core) snapshot(now balance.Instant, m *member) BackendSnapshot {
 // everyone's figures included: with little traffic that is seconds ago.
 func (c *core) latencyOf(now balance.Instant, m *member) time.Duration {
 	s := m.core
-	n, sum := m.answers.Load()-s.seenAnswers, m.latency.Load()-s.seenLatency
+	n, sum := m.timed()-s.seenAnswers, m.latency.Load()-s.seenLatency
 	if n == 0 {
 		return time.Duration(s.ewma)
 	}

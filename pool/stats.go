@@ -58,12 +58,12 @@ func (c *core) statistics(now balance.Instant) {
 	var answers, latency uint64
 	for _, m := range c.order {
 		a, l := m.answers.Load(), m.latency.Load()
-		timed := a - min(m.untimed.Load(), a)
+		timed := m.timed()
 		failed := m.failed.Load()
 		total.good += a - min(failed, a)
 		total.bad += failed + m.faults.Load()
 		s := m.core
-		if n := timed - s.seenAnswers; timed > s.seenAnswers {
+		if n := timed - min(s.seenAnswers, timed); n > 0 {
 			mean := float64(l-s.seenLatency) / float64(n)
 			if s.ewma == 0 {
 				s.ewma = mean
