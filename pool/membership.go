@@ -25,6 +25,7 @@ func (s *Spec) identity() identity { return identity{s.ID, s.URL} }
 // update brings the membership to what specs say. The first spec of an id
 // counts.
 func (c *core) update(now balance.Instant, specs []Spec) {
+	specs = c.subset(specs)
 	first := c.cfg.First && !c.updated
 	c.updated = true
 	c.updates++
@@ -279,6 +280,9 @@ func (c *core) override(now balance.Instant, id string, w Override) {
 		delete(c.overrides, id)
 	}
 	m := c.byID[id]
+	if m == nil {
+		said = append(said, id+" is in the subsets of other balancers")
+	}
 	c.notice(m, Notice{Kind: Overridden, Why: strings.Join(said, ", ")})
 	if m != nil {
 		c.respec(m, m.core.spec, w.Admin != nil)

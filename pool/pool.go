@@ -114,12 +114,12 @@ func (p *Pool) Update(specs []Spec) {
 }
 
 // Override puts the operator's word about a backend into force at once. It
-// outlives Update, also while the backend is away. An id that the pool does not
-// hold is ErrUnknownBackend.
+// outlives Update, also while the backend is away or in the subsets of other
+// balancers only. An id that the last Update did not name is ErrUnknownBackend.
 func (p *Pool) Override(id string, o Override) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.core.byID[id] == nil {
+	if p.core.byID[id] == nil && !p.core.outside[id] {
 		return ErrUnknownBackend
 	}
 	p.step(event{kind: evOverride, id: id, override: o})
