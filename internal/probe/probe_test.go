@@ -249,8 +249,9 @@ func TestRequestBytes(t *testing.T) {
 	}
 }
 
-// TestNames: a backend given by name is tried at each of its addresses, and a
-// name that cannot be resolved says nothing about it.
+// TestNames: a backend given by name is tried at each of its addresses. That
+// there is no such name is an answer; that the servers fail says nothing about
+// the backend.
 func TestNames(t *testing.T) {
 	_, port, err := net.SplitHostPort(scripted(t, silent))
 	if err != nil {
@@ -264,6 +265,9 @@ func TestNames(t *testing.T) {
 			return out, nil
 		}
 	}
+	fails := func(err error) func(context.Context, string) ([]netip.Addr, error) {
+		return func(context.Context, string) ([]netip.Addr, error) { return nil, fmt.Errorf("resolve: %w", err) }
+	}
 	for _, c := range []struct {
 		name    string
 		resolve func(context.Context, string) ([]netip.Addr, error)
@@ -272,8 +276,10 @@ func TestNames(t *testing.T) {
 	}{
 		{"second address", ips("127.0.0.77", "127.0.0.1"), health.Pass, false},
 		{"no address listens", ips("127.0.0.77", "127.0.0.78"), health.NoAnswer, false},
-		{"no address", ips(), health.NoAnswer, true},
-		{"fails", func(context.Context, string) ([]netip.Addr, error) { return nil, errors.New("no such host") }, health.NoAnswer, true},
+		{"no address", ips(), health.NoAnswer, false},
+		{"no such name", fails(&net.DNSError{Err: "no such host", Name: "app.internal", IsNotFound: true}), health.NoAnswer, false},
+		{"servers fail", fails(&net.DNSError{Err: "server misbehaving", Name: "app.internal", IsTemporary: true}), health.NoAnswer, true},
+		{"fails", fails(errors.New("broken")), health.NoAnswer, true},
 		{"hangs", func(ctx context.Context, _ string) ([]netip.Addr, error) { <-ctx.Done(); return nil, ctx.Err() }, health.NoAnswer, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -24,7 +24,8 @@ const MaxAtOnce = 256
 type Options struct {
 	Version string // of weir, for the User-Agent
 	// Resolve returns the addresses of a name; nil asks the system. It must
-	// return when the context ends.
+	// return when the context ends. No address, or a net.DNSError that says not
+	// found, is an answer about the backend; other errors are not.
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
 	// Observe is told of every finished probe, from the goroutine that calls its
 	// done.

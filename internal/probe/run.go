@@ -159,11 +159,14 @@ func (p *Prober) addresses(address string, deadline time.Time) ([]netip.AddrPort
 	ctx, cancel := context.WithDeadline(p.ctx, deadline)
 	defer cancel()
 	ips, err := p.opt.Resolve(ctx, host)
-	if err == nil && len(ips) == 0 {
-		err = errors.New("no addresses")
+	var said *net.DNSError
+	if err == nil && len(ips) == 0 || errors.As(err, &said) && said.IsNotFound {
+		// The name servers have answered, and the resolver knows no earlier
+		// answer: there is no way to this backend, whatever it is.
+		return nil, failed(health.CauseNoRoute, "the name "+host+" has no address")
 	}
 	if err != nil {
-		// A name that cannot be resolved says nothing about the backend (S9).
+		// Name servers that fail say nothing about the backend (S9).
 		return nil, verdict{outcome: health.NoAnswer, text: oneLine("dns: " + host + ": " + err.Error()), retry: true}
 	}
 	out := make([]netip.AddrPort, len(ips))
