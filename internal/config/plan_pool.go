@@ -62,7 +62,7 @@ type Hash struct {
 	BoundedLoad  float64   // most load of a backend over the mean, at least 1; 0: no bound
 	Spill        int       // among how many of the key's next backends a saturated one's work goes; 0: off
 	TableSize    int       // of maglev, prime
-	VirtualNodes int       // of ring_hash, per backend of weight 1
+	VirtualNodes int       // of ring_hash, of a backend of average weight
 	Fallback     string    // policy of requests without a key
 }
 

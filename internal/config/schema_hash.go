@@ -18,6 +18,10 @@ var (
 
 func keyedPolicy(name string) bool { return slices.Contains(keyedPolicies, name) }
 
+// maxTable is the largest table, a prime: 50,000 backends with a hundred slots
+// each.
+const maxTable = 5_000_011
+
 var ewmaFields = []field[EWMA]{
 	key("decay", "10s", duration(tick, time.Hour), func(e *EWMA) *time.Duration { return &e.Decay }, "memory of latencies: after so long an old one weighs 1/e"),
 	key("penalty", "5s", duration(tick, time.Hour), func(e *EWMA) *time.Duration { return &e.Penalty }, "the latency that a failure counts as, at least"),
@@ -28,10 +32,10 @@ var hashFields = []field[Hash]{
 		"what is hashed: client_ip, header:NAME, cookie:NAME, query:NAME, path, or a list of them, hashed together"),
 	key("bounded_load", "1.25", decimal(1, 100), func(h *Hash) *float64 { return &h.BoundedLoad },
 		"most load of a backend over the mean; beyond it the key's next backend is used").off("off", 0),
-	key("spill", "off", integer(1, 100), func(h *Hash) *int { return &h.Spill },
+	key("spill", "off", integer(1, 8), func(h *Hash) *int { return &h.Spill },
 		"when the key's backend is saturated, the least loaded of so many of its next ones is used").off("off", 0),
-	key("table_size", "65537", prime(3, 10_000_000), func(h *Hash) *int { return &h.TableSize }, "maglev's table, a prime; at least 100 times the number of backends"),
-	key("virtual_nodes", "160", integer(1, 100_000), func(h *Hash) *int { return &h.VirtualNodes }, "ring_hash's points of a backend of weight 1"),
+	key("table_size", "65537", prime(3, maxTable), func(h *Hash) *int { return &h.TableSize }, "maglev's table, a prime; at least 100 times the number of backends"),
+	key("virtual_nodes", "160", integer(1, 65_536), func(h *Hash) *int { return &h.VirtualNodes }, "ring_hash's points of a backend of average weight"),
 	key("fallback", "p2c", choice(plainPolicies), func(h *Hash) *string { return &h.Fallback }, "policy of requests that have no key"),
 }
 
@@ -201,10 +205,10 @@ func checkBalance(d *decoder, n *node, p *Pool) {
 		place := n.at("hash", "table_size")
 		switch size := p.Hash.TableSize; {
 		case size < backends:
-			d.fault(place, "table_size ("+itoa(size)+") is less than the number of backends ("+itoa(backends)+")", "write "+itoa(nextPrime(max(65537, 100*backends))))
-		case size < 100*backends:
+			d.fault(place, "table_size ("+itoa(size)+") is less than the number of backends ("+itoa(backends)+")", "write "+itoa(min(nextPrime(max(65537, 100*backends)), maxTable)))
+		case size < 100*backends && size < maxTable:
 			d.warn(place, "maglev_table", "table_size ("+itoa(size)+") is less than 100 times the number of backends ("+itoa(backends)+"), so their shares differ by more than 1 %; "+
-				"write "+itoa(nextPrime(100*backends)))
+				"write "+itoa(min(nextPrime(100*backends), maxTable)))
 		}
 	}
 }

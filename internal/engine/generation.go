@@ -108,18 +108,35 @@ func (e *Engine) buildRoute(g *Generation, l *config.Listener, r *config.Route) 
 		if p == nil {
 			return nil, fmt.Errorf("there is no pool %q", r.Pool)
 		}
-		t := &g.Plan.Pool(r.Pool).Timeouts
+		cfg := g.Plan.Pool(r.Pool)
+		t := &cfg.Timeouts
 		out.Pool = p.pool
+		out.Key = keyFunc(cfg)
 		out.PoolSeries = p.series
 		out.Retry = retryRules(&r.Retry)
 		out.RetryBody = r.Retry.Body
-		out.Timeouts.Connect = connectTimeout(g.Plan.Pool(r.Pool))
+		out.Timeouts.Connect = connectTimeout(cfg)
 		out.Timeouts.Unacked = t.Connect
 		out.Timeouts.ResponseHeader = t.ResponseHeader
 		out.Timeouts.StreamIdle = t.StreamIdle
 		out.Timeouts.TunnelIdle = t.TunnelIdle
 	}
 	return out, nil
+}
+
+// keyFunc makes the keys of requests to a pool whose policy wants them.
+func keyFunc(p *config.Pool) l7.KeyFunc {
+	if !p.Keyed() {
+		return nil
+	}
+	sources := map[string]l7.KeySource{
+		"client_ip": l7.KeyClient, "header": l7.KeyHeader, "cookie": l7.KeyCookie, "query": l7.KeyQuery, "path": l7.KeyPath,
+	}
+	parts := make([]l7.KeyPart, len(p.Hash.Key))
+	for i, k := range p.Hash.Key {
+		parts[i] = l7.KeyPart{From: sources[k.From], Name: k.Name}
+	}
+	return l7.NewKeyFunc(parts)
 }
 
 // connectTimeout bounds dialing and TLS together; without a bound on one there

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/weirlb/weir/balance"
@@ -18,17 +19,21 @@ import (
 	"github.com/weirlb/weir/pool"
 )
 
-// poolConfig translates the plan's words into the core's.
-func poolConfig(p *config.Pool, instance uint64, first bool) (pool.Config, error) {
-	policy, err := balance.New(p.Balance, balance.Options{Choices: p.Choices})
+// PoolConfig translates a plan's pool into the core's words: what a pool is
+// built from, and its backends. instance is this balancer's own number, see
+// balance.NewSet. The result is for one pool.New: policies keep state.
+func PoolConfig(p *config.Pool, instance uint64) (pool.Config, []pool.Spec, error) {
+	policy, err := policyOf(p)
 	if err != nil {
-		return pool.Config{}, fmt.Errorf("pool %s: %w", p.Name, err)
+		return pool.Config{}, nil, fmt.Errorf("pool %s: %w", p.Name, err)
 	}
 	return pool.Config{
 		Name: p.Name, Instance: instance, Policy: policy,
-		Active:  active(&p.Active),
-		Passive: passive(&p.Passive),
-		Panic:   panicRules(&p.Panic),
+		Active:    active(&p.Active),
+		Passive:   passive(&p.Passive),
+		Overload:  overload(&p.Overload),
+		SlowStart: pool.SlowStart{Window: p.SlowStart.Window, From: p.SlowStart.From, PoolRamp: p.SlowStart.PoolRamp},
+		Panic:     panicRules(&p.Panic),
 		Limits: pool.Limits{
 			BackendRequests: p.Limits.Requests, PoolRequests: p.Limits.PoolRequests,
 			Queue: p.Limits.Queue, QueueTimeout: p.Limits.QueueTimeout,
@@ -37,9 +42,52 @@ func poolConfig(p *config.Pool, instance uint64, first bool) (pool.Config, error
 			Share: p.Budget.Share, Window: p.Budget.Window, MinPerSecond: p.Budget.MinPerSecond,
 			Base: p.Budget.Base, Max: p.Budget.Max,
 		},
-		DrainDeadline: p.DrainDeadline,
-		First:         first,
-	}, nil
+		DrainDeadline:    p.DrainDeadline,
+		Zone:             zone(p.Zone),
+		Overprovisioning: p.Overprovisioning,
+		Subset:           subset(p.Subset),
+	}, specs(p), nil
+}
+
+// policyOf builds the pool's policy, with the one for requests without a key
+// below it.
+func policyOf(p *config.Pool) (balance.Policy, error) {
+	opt := balance.Options{Choices: p.Choices, EWMA: balance.EWMAConfig{Decay: p.EWMA.Decay, Penalty: p.EWMA.Penalty}}
+	if !p.Keyed() {
+		return balance.New(p.Balance, opt)
+	}
+	fallback, err := balance.New(p.Hash.Fallback, opt)
+	if err != nil {
+		return nil, fmt.Errorf("hash.fallback: %w", err)
+	}
+	opt.Hash = balance.HashConfig{
+		BoundedLoad: p.Hash.BoundedLoad, Spill: p.Hash.Spill,
+		TableSize: p.Hash.TableSize, VirtualNodes: p.Hash.VirtualNodes, Fallback: fallback,
+	}
+	return balance.New(p.Balance, opt)
+}
+
+func overload(o *config.Overload) health.Overload {
+	has := func(signal string) bool { return slices.Contains(o.Signals, signal) }
+	return health.Overload{
+		Enabled: !o.Off, Floor: o.Floor,
+		RetryAfter503: has("503_retry_after"), TooMany429: has("429"), ORCA: has("orca"),
+		GRPCExhausted: has("grpc_resource_exhausted"), QueueFull: has("queue_full"),
+	}
+}
+
+func zone(z *config.Zone) pool.Zone {
+	if z == nil {
+		return pool.Zone{}
+	}
+	return pool.Zone{Local: z.Local, MinSize: z.MinSize}
+}
+
+func subset(s *config.Subset) pool.Subset {
+	if s == nil {
+		return pool.Subset{}
+	}
+	return pool.Subset{Size: s.Size, Index: max(s.Index, 0), Count: s.Count}
 }
 
 func active(a *config.Active) health.Active {
@@ -53,6 +101,13 @@ func passive(p *config.Passive) health.Passive {
 	return health.Passive{
 		Enabled: !p.Off, Consecutive: p.Consecutive, ConsecutiveConnect: p.ConsecutiveConnect,
 		Eject: p.Eject, MaxEject: p.MaxEject, MaxEjected: p.MaxEjected,
+		SuccessRate: health.SuccessRate{
+			Off: p.SuccessRate.Off, Factor: p.SuccessRate.Factor,
+			MinRequests: p.SuccessRate.MinRequests, MinBackends: p.SuccessRate.MinBackends,
+		},
+		Latency: health.Latency{
+			Off: p.Latency.Off, Factor: p.Latency.Factor, Above: p.Latency.Above, MinRequests: p.Latency.MinRequests,
+		},
 	}
 }
 
@@ -78,7 +133,7 @@ func specs(p *config.Pool) []pool.Spec {
 	out := make([]pool.Spec, 0, len(p.Backends))
 	for i := range p.Backends {
 		b := &p.Backends[i]
-		out = append(out, pool.Spec{ID: b.ID, URL: b.URL, Weight: b.Weight, Zone: b.Zone, Backup: b.Backup})
+		out = append(out, pool.Spec{ID: b.ID, URL: b.URL, Weight: b.Weight, Zone: b.Zone, Priority: b.Priority, Backup: b.Backup})
 	}
 	return out
 }

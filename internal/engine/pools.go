@@ -33,10 +33,11 @@ type livePool struct {
 // buildPool makes a pool without starting it: no goroutine, no probe, no
 // connection yet.
 func (e *Engine) buildPool(cfg *config.Pool, first bool) (*livePool, error) {
-	pc, err := poolConfig(cfg, e.opt.Machine.Instance, first)
+	pc, _, err := PoolConfig(cfg, e.opt.Machine.Instance)
 	if err != nil {
 		return nil, err
 	}
+	pc.First = first
 	shared, err := upstreamTLS(cfg)
 	if err != nil {
 		return nil, err
@@ -54,6 +55,7 @@ func (p *livePool) sameSettings(next *config.Pool) bool {
 	a, b := p.cfg, *next
 	a.Backends, b.Backends = nil, nil
 	a.Pos, b.Pos = config.Position{}, config.Position{}
+	a.Hash.Key, b.Hash.Key = nil, nil // routes make the keys
 	return reflect.DeepEqual(a, b)
 }
 

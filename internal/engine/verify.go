@@ -64,7 +64,7 @@ func Verify(plan *config.Plan) []error {
 	}
 	for i := range plan.Pools {
 		p := &plan.Pools[i]
-		if _, err := poolConfig(p, 1, true); err != nil {
+		if _, _, err := PoolConfig(p, 1); err != nil {
 			add(fmt.Errorf("%s%w", p.Pos, err))
 		}
 		if _, err := upstreamTLS(p); err != nil {

@@ -237,6 +237,9 @@ func (e *exchange) proxy() Failure {
 	}
 
 	e.prepareFields()
+	if key := e.rt.Key; key != nil {
+		e.breq.Key, e.breq.HasKey = key(e.req, e.client)
+	}
 	e.rewrite()
 	e.rt.RequestHeaders.apply(&e.req.Fields)
 

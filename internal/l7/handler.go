@@ -50,6 +50,7 @@ type Route struct {
 	Name     string
 	Pool     PoolHandle
 	PoolName string
+	Key      KeyFunc // of requests to a pool whose policy wants keys; nil: they have none
 
 	Respond  *Respond
 	Redirect *Redirect
