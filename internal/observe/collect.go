@@ -155,7 +155,11 @@ func (m *Metrics) collectRequests(s sink) {
 	for _, r := range m.routes {
 		var d distribution
 		r.seconds.addTo(&d)
-		s.histogram(descRequestSeconds, &d, r.listener, r.route, r.pool.name)
+		if d.count() > 0 {
+			// Only from its first request on: a histogram is two KiB of text, and
+			// of thousands of routes most are idle.
+			s.histogram(descRequestSeconds, &d, r.listener, r.route, r.pool.name)
+		}
 
 		none := make(map[outcome]uint64)
 		r.none.addTo(none)
@@ -232,6 +236,9 @@ func (m *Metrics) collectPoolSeries(s sink) {
 		p.queue.addTo(&waited)
 		p.connect.addTo(&connect)
 		p.firstByte.addTo(&first)
+		if total.count()+waited.count()+connect.count()+first.count() == 0 {
+			continue // as of idle routes
+		}
 		s.histogram(descQueueSeconds, &waited, p.name)
 		// Those that did not wait are not counted one by one on the hot path:
 		// they are all the others, and their wait was zero.

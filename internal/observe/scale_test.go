@@ -114,6 +114,31 @@ func TestScrapeSize(t *testing.T) {
 	}
 }
 
+// TestIdleRoutesCostNoText: routes and pools that never saw a request have no
+// histograms, and get them with their first one.
+func TestIdleRoutesCostNoText(t *testing.T) {
+	m := NewMetrics(MetricsOptions{})
+	const routes, pools = 5000, 100
+	for i := range routes {
+		m.Route("web", fmt.Sprintf("route-%04d.example.com/some/prefix", i), fmt.Sprintf("pool-%02d", i%pools))
+	}
+	large := backends(10000)
+	m.RegisterPools(func() []PoolGauges { return []PoolGauges{{Name: "pool-00", Backends: large}} })
+	text := scrapeText(t, m)
+	t.Logf("/metrics of %d idle routes has %d bytes", routes, len(text))
+	if len(text) > 64<<10 {
+		t.Errorf("/metrics of %d idle routes has %d bytes, want at most 64 KiB", routes, len(text))
+	}
+	m.Series("web", "route-0007.example.com/some/prefix", "pool-07", "b").Observe(&Record{Status: 200, Total: time.Millisecond})
+	f := scrape(t, m)
+	if n := len(f["weir_request_seconds"].GetMetric()); n != 1 {
+		t.Errorf("%d routes have a histogram, want the one that served", n)
+	}
+	if n := len(f["weir_upstream_seconds"].GetMetric()); n != 4 {
+		t.Errorf("%d phases, want the 4 of one pool", n)
+	}
+}
+
 func TestObserveAllocatesNothing(t *testing.T) {
 	m := NewMetrics(MetricsOptions{})
 	rt := m.Route("l", "r", "p")
