@@ -5,6 +5,7 @@ package observe
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -203,6 +204,17 @@ func TestAccessLogNeverBlocks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// The pipe is full from the start, however late the log's writer runs.
+	if err := w.SetWriteDeadline(time.Now().Add(10 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	full, err := w.Write(make([]byte, 4<<20))
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatal(err)
+	}
+	if err := w.SetWriteDeadline(time.Time{}); err != nil {
+		t.Fatal(err)
+	}
 	l := logOnto(t, w, AccessLogOptions{Buffer: 64 << 10})
 	const n = 20000
 	start := time.Now()
@@ -219,6 +231,9 @@ func TestAccessLogNeverBlocks(t *testing.T) {
 		t.Error("Close of a stuck log reported success")
 	}
 	// The reader comes back: what was held arrives whole, the writer ends.
+	if _, err := io.CopyN(io.Discard, r, int64(full)); err != nil {
+		t.Fatal(err)
+	}
 	text, err := io.ReadAll(r)
 	if err != nil {
 		t.Fatal(err)
