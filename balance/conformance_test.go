@@ -11,7 +11,7 @@ import (
 
 func TestConformance(t *testing.T) {
 	eachPolicy(func(name string, build func() balance.Policy) {
-		t.Run(name, func(t *testing.T) { balancetest.Policy(t, build) })
+		t.Run(name, func(t *testing.T) { balancetest.Policy(t, build, slackOf(name)) })
 	})
 	for name, choices := range map[string]int{"p2c of 3": 3, "p2c of all": 1 << 20} {
 		t.Run(name, func(t *testing.T) {

@@ -39,21 +39,24 @@ type bound struct {
 // exactBound is the size up to which the average is found anew at every pick.
 const exactBound = 64
 
-// fits reports whether a member that is not full may take one more request.
-func (k *keyed) fits(i int, b *Backend, now Instant) bool {
-	n := b.inFlight.Load()
-	if n <= 0 {
-		return true // everyone may hold one
-	}
+// fits reports whether a member that is not full may take one more request, with
+// an allowance for each unit of weight.
+func (k *keyed) fits(i int, b *Backend, now Instant, allowance float64) bool {
 	own := float64(k.weights[i])
 	if !k.panicked {
 		own *= b.ShareAt(now)
 	}
+	n := b.inFlight.Load()
+	return n <= 0 || float64(n) < allowance*own // n + 1 <= ceil(x) is n < x
+}
+
+// allowance is how many requests the bound grants for each unit of weight.
+func (k *keyed) allowance(now Instant) float64 {
 	mass, inFlight := k.average(now)
-	// n + 1 <= ceil(x) is n < x. The product comes out a little too large at
-	// times where it ought to be a whole number.
+	// The product with a weight would come out a little too large at times where
+	// it ought to be a whole number.
 	const exact = 1 - 1e-9
-	return float64(n)*mass < k.bound.factor*float64(inFlight+1)*own*exact
+	return k.bound.factor * float64(inFlight+1) / mass * exact
 }
 
 // average returns what the average is made of: the weights times shares of all

@@ -189,12 +189,16 @@ func TestBrokenThenRemoved(t *testing.T) {
 		for _, c := range counts {
 			sum += c
 		}
+		slack := 0.3
+		if name == "ring_hash" { // few points of each come after one of the first's
+			slack = 0.7
+		}
 		for i, c := range counts {
 			want := float64(ms[i].Weight) / 13 * float64(sum)
 			if i == 1 {
 				want = 0
 			}
-			if math.Abs(float64(c)-want) > 0.3*want {
+			if math.Abs(float64(c)-want) > slack*want {
 				t.Errorf("%s: member %d of weight %d inherited %d of %d keys", name, i, ms[i].Weight, c, sum)
 			}
 		}

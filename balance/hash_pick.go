@@ -38,7 +38,7 @@ func (k *keyed) plain(i int, r *Request) bool {
 		return false
 	}
 	b := k.slots[i].backend
-	return b.ready() && (k.bound.factor == 0 || k.fits(i, b, r.Now))
+	return b.ready() && (k.bound.factor == 0 || b.inFlight.Load() <= 0 || k.fits(i, b, r.Now, k.allowance(r.Now)))
 }
 
 // probes is how many candidates of a key are looked at together, and rounds how
@@ -51,12 +51,19 @@ const (
 // search is one pick that has got complicated.
 type search struct {
 	r         *Request
-	key       uint64 // well mixed
-	saturated bool   // the key's backend is full or over the bound
-	hand      hand   // those that take the request: one, or some to compare
+	key       uint64  // well mixed
+	allowance float64 // of the bound, for each unit of weight; infinite without one
+	saturated bool    // the key's backend is full or over the bound
+	hand      hand    // those that take the request: one, or some to compare
 }
 
-func newSearch(r *Request) search { return search{r: r, key: splitmix64(r.Key)} }
+func (k *keyed) newSearch(r *Request) search {
+	s := search{r: r, key: splitmix64(r.Key), allowance: math.Inf(1)}
+	if k.bound.factor != 0 {
+		s.allowance = k.allowance(r.Now)
+	}
+	return s
+}
 
 // probe returns the n-th place where the key looks for a backend; the 0-th is
 // the key's own.
@@ -75,7 +82,7 @@ func (k *keyed) consider(s *search, i int) bool {
 	if st != clean && st != full || !k.admitsKey(s.key, b, s.r.Now) {
 		return false
 	}
-	if st == full || k.bound.factor != 0 && !k.fits(i, b, s.r.Now) {
+	if st == full || !k.fits(i, b, s.r.Now, s.allowance) {
 		s.saturated = true
 		return false
 	}
@@ -163,7 +170,7 @@ func (k *keyed) surveyKey(s *search) (*Backend, bool) {
 func (k *keyed) judge(s *search, i int, b *Backend, st standing) (judgement, float64) {
 	weight, share := float64(k.weights[i]), k.relativeShare(b, s.r.Now)
 	switch {
-	case st == clean && k.bound.factor != 0 && !k.fits(i, b, s.r.Now):
+	case st == clean && !k.fits(i, b, s.r.Now, s.allowance):
 		return over, b.Load(s.r.Now) / (weight * share)
 	case share >= 1 || coin(s.key, b) < share:
 		return admitted, score(mix(s.key, k.ids[i]), weight)

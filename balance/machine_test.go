@@ -23,6 +23,7 @@ type machine struct {
 
 	policies []balance.Policy
 	pickers  []balance.Picker
+	twins    []balance.Picker // of keyed policies: over the same members in another order
 	set      *balance.Set
 	members  []balance.Member
 	held     []*balance.Backend
@@ -35,7 +36,20 @@ type machine struct {
 
 func newMachine(t balancetest.Failer, choose func(int) int) *machine {
 	m := &machine{Failer: t, choose: choose, requests: map[*balance.Backend]int64{}, stale: true}
-	eachPolicy(func(_ string, build func() balance.Policy) { m.policies = append(m.policies, build()) })
+	plain := balance.HashConfig{TableSize: 251, VirtualNodes: 7} // built again and again
+	bounded := plain
+	bounded.BoundedLoad, bounded.Spill = 1.25, 3
+	for _, name := range balance.Names() {
+		for _, cfg := range []balance.HashConfig{plain, bounded} {
+			p, err := balance.New(name, balance.Options{Hash: cfg})
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if k, ok := p.(balance.Keyed); ok && k.Keyed() || cfg == plain {
+				m.policies = append(m.policies, p)
+			}
+		}
+	}
 	m.policies = append(m.policies, balance.NewP2C(3), balance.NewP2C(100))
 	return m
 }
@@ -43,7 +57,7 @@ func newMachine(t balancetest.Failer, choose func(int) int) *machine {
 // actions are drawn with equal chances, so what should happen often is repeated.
 var actions = []func(*machine){
 	(*machine).add, (*machine).add, (*machine).remove, (*machine).weight, (*machine).panic,
-	(*machine).share, (*machine).share, (*machine).admin, (*machine).facts, (*machine).limit,
+	(*machine).share, (*machine).share, (*machine).ramp, (*machine).admin, (*machine).facts, (*machine).limit,
 	(*machine).charge, (*machine).wait, (*machine).done, (*machine).done,
 	(*machine).pick, (*machine).pick, (*machine).pick, (*machine).pick, (*machine).pick,
 }
@@ -84,6 +98,12 @@ func (m *machine) panic()  { m.panicked, m.stale = !m.panicked, true }
 func (m *machine) share() {
 	m.some().Backend.SetShare([]float64{0, 0.1, 0.5, 0.999, 1, 1}[m.choose(6)])
 }
+func (m *machine) ramp() {
+	b := m.some().Backend
+	if b.SetRamp(nil); m.choose(3) > 0 {
+		b.SetRamp(&balance.Ramp{Start: m.now, Window: time.Second, From: float64(m.choose(3)) / 10})
+	}
+}
 func (m *machine) admin() { m.some().Backend.SetAdmin(balance.Admin(max(0, m.choose(5)-2))) }
 func (m *machine) limit() { m.some().Backend.SetLimit(int64(m.choose(4))) }
 func (m *machine) wait()  { m.now = m.now.Add(time.Duration(m.choose(400)) * time.Millisecond) }
@@ -101,13 +121,12 @@ func (m *machine) charge() {
 func (m *machine) pick() {
 	if m.stale {
 		m.set = balance.NewSet(m.members, uint64(m.choose(8)), m.panicked)
-		m.pickers = m.pickers[:0]
-		for _, p := range m.policies {
-			m.pickers = append(m.pickers, p.Build(m.set))
-		}
-		m.stale = false
+		m.build()
 	}
 	r := balance.Request{Rand: uint64(balance.IDOf(fmt.Sprint(m.choose(1 << 16)))), Now: m.now}
+	// Keys are few, so that some are hot; some requests have none.
+	r.Key = uint64(m.choose(20))
+	r.HasKey = r.Key < 18
 	if len(m.members) > 0 {
 		if m.choose(4) == 0 {
 			r.Prefer = m.some().Backend.Hash()
@@ -116,8 +135,37 @@ func (m *machine) pick() {
 			r.Tried.Add(m.some().Backend.Hash())
 		}
 	}
-	for _, p := range m.pickers {
+	for i, p := range m.pickers {
+		m.agree(p, m.twins[i], r)
 		m.attempt(p, r)
+	}
+}
+
+// build builds everyone's picker anew.
+func (m *machine) build() {
+	m.pickers, m.twins, m.stale = m.pickers[:0], m.twins[:0], false
+	reversed := slices.Clone(m.members)
+	slices.Reverse(reversed)
+	for _, p := range m.policies {
+		m.pickers = append(m.pickers, p.Build(m.set))
+		var twin balance.Picker
+		if _, keyed := p.(balance.Keyed); keyed {
+			twin = p.Build(balance.NewSet(reversed, m.set.Instance()+1, m.panicked))
+		}
+		m.twins = append(m.twins, twin)
+	}
+}
+
+// agree holds two balancers that list the same members in another order to the
+// same answer, whatever state those are in.
+func (m *machine) agree(p, twin balance.Picker, r balance.Request) {
+	if twin == nil || !r.HasKey {
+		return
+	}
+	got, _ := p.Pick(r)
+	r.Rand++
+	if other, _ := twin.Pick(r); other != got {
+		m.Fatalf("key %d: one balancer chose %v, another %v", r.Key, got, other)
 	}
 }
 

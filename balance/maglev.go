@@ -69,7 +69,7 @@ func (p *maglev) Pick(r Request) (*Backend, bool) {
 	if b := p.preferred(&r); b != nil {
 		return b, true
 	}
-	s := newSearch(&r)
+	s := p.newSearch(&r)
 	for n := range probes * rounds {
 		if p.consider(&s, p.at(s.probe(n))) {
 			break

@@ -26,7 +26,7 @@ type Options struct {
 
 // Names returns the names that New knows, the default one first.
 func Names() []string {
-	return []string{"p2c", "round_robin", "random", "least_request", "peak_ewma"}
+	return []string{"p2c", "round_robin", "random", "least_request", "peak_ewma", "ring_hash", "rendezvous", "maglev"}
 }
 
 // New returns the policy of that name. The error wraps ErrUnknownPolicy when

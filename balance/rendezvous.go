@@ -58,7 +58,7 @@ func (p *rendezvous) Pick(r Request) (*Backend, bool) {
 	if b := p.preferred(&r); b != nil {
 		return b, true
 	}
-	s := newSearch(&r)
+	s := p.newSearch(&r)
 	var first [probes]uint32
 	for _, i := range p.first(key, &first) {
 		if p.consider(&s, int(i)) {

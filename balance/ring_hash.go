@@ -78,7 +78,7 @@ func (p *ringHash) Pick(r Request) (*Backend, bool) {
 	if b := p.preferred(&r); b != nil {
 		return b, true
 	}
-	s := newSearch(&r)
+	s := p.newSearch(&r)
 	for n := range probes * rounds {
 		i := p.follow(&s, uint32(s.probe(n)>>32))
 		if i >= 0 && p.consider(&s, i) {

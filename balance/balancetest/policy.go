@@ -54,12 +54,16 @@ func Policy(t *testing.T, build func() balance.Policy, options ...Option) {
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, s) })
 	}
+	if k, ok := build().(balance.Keyed); ok && k.Keyed() {
+		t.Run("keyed", func(t *testing.T) { keyed(t, s) })
+	}
 }
 
 type suite struct {
-	build func() balance.Policy
-	seed  uint64
-	slack float64
+	build      func() balance.Policy
+	seed       uint64
+	slack      float64
+	collateral float64
 }
 
 // rig is a set, its picker and the dice of one check.
