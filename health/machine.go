@@ -164,10 +164,10 @@ func (m *Machine) passed(now balance.Instant, r ProbeResult) bool {
 	m.failing, m.suspect = false, false
 	m.passes++
 	to := StateHealthy
-	if r.Outcome == Overloaded {
-		to = StateOverloaded
-	}
 	why := "probe passed"
+	if r.Outcome == Overloaded {
+		to, why = StateOverloaded, "the probe was answered: overloaded"
+	}
 	if m.word == StateNotReady || m.word == StateBroken {
 		if m.passes < m.rise() {
 			return m.refresh(now, m.why)

@@ -112,7 +112,7 @@ func (c *core) weighPressure(now balance.Instant, m *member) {
 	two := m.signs.who.two.Load() || x.before
 	poolTwo := c.hot.twoClients.Load() || c.stats.twoBefore
 	if x.Ready(now, time.Duration(s.ewma)) && health.OverloadDue(count, max(answers, count), two, poolTwo) {
-		c.relieve(now, m, fmt.Sprintf("%d of %d answers were signs of overload", count, max(answers, count)))
+		c.relieve(now, m, fmt.Sprintf("%d signs of overload in %d answers", count, answers))
 		return
 	}
 	x.Recover(now)

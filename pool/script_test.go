@@ -23,20 +23,25 @@ var rewrite = flag.Bool("rewrite", false, "rewrite testdata/*.txt with what happ
 // goroutine; the clock stands still but for "at".
 //
 //	pool KEY=VALUE...        a new pool; see (*script).pool for keys
-//	update ID[,KEY=VALUE]... the whole membership; keys weight, url, backup
+//	update ID[,KEY=VALUE]... the whole membership; keys weight, url, backup, priority, zone
 //	at DURATION              time passes up to the instant, stepwise
 //	auto ID|all ANSWER       probes of the backend are answered at once, silently
 //	probe ID ANSWER          answers the probe under way; sent=DURATION shifts its sending
 //	do ID,... OUTCOME [xN]   N requests on each backend in turn, begun and ended now
 //	begin NAME ID, end NAME OUTCOME
+//	mixed ID GOOD/BAD xN     N times GOOD and then BAD on the backend
+//	crowd N                  N picks, queued where there is no slot, and given up at once if that is an answer
 //	picks N                  N picks by the policy, none of them held longer
 //	pick NAME                one pick by the policy, held under the name
 //	override ID draining|disabled|enabled|weight=N|reset [deadline=D]
 //	state                    what Snapshot says
+//	tiers                    what it says about tiers and zones
 //
 // Answers: pass, not_ready, overloaded, refused, no_route, timeout, reset, local.
 // Outcomes: a status, kept (200 over a kept connection), 503ra (with Retry-After), refused, unreachable, conn_timeout,
-// tls, reset, stale, malformed, resp_timeout, canceled, client, local.
+// tls, reset, stale, malformed, resp_timeout, canceled, client, local, exhausted (an answer that says overloaded),
+// load=0.95 (one with a load report), 503ra=10s; any of them @CLIENT and before that ~LATENCY. Answers of probes
+// also load=0.95.
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -133,6 +138,8 @@ func (s *script) Notice(n Notice) {
 		line = fmt.Sprintf("%s%v -> %v share %.3g %v (%s)", id, n.From, n.To, n.Share, n.Reason, n.Why)
 	case Added:
 		line += fmt.Sprintf(" %v share %.3g %s", n.To, n.Share, n.Why)
+	case SlowStartBegan:
+		line += fmt.Sprintf(" from %.3g for %v %s", n.Share, n.For, n.Why)
 	case EjectedNow:
 		line += " for " + n.For.String()
 	case DrainBegan:
@@ -209,6 +216,15 @@ func (s *script) run(line string) {
 				s.lease(id).Done(s.outcome(f[2]))
 			}
 		}
+	case "mixed":
+		n, _ := strconv.Atoi(f[3][1:])
+		for range n {
+			for _, what := range strings.Split(f[2], "/") {
+				s.lease(f[1]).Done(s.outcome(what))
+			}
+		}
+	case "crowd":
+		s.crowd(f[1])
 	case "begin":
 		s.leases[f[1]] = s.lease(f[2])
 	case "end":
@@ -230,6 +246,9 @@ func (s *script) run(line string) {
 		s.override(f[1], f[2:])
 	case "state":
 		s.state()
+		return
+	case "tiers":
+		s.tiers()
 		return
 	default:
 		s.t.Fatalf("unknown command %q", line)

@@ -56,6 +56,31 @@ func (s *script) pool(args []string) {
 			cfg.Panic.Floor = n
 		case "then":
 			cfg.Panic.Then = map[string]Then{"serve": ThenServe, "shed": ThenShed, "failover": ThenFailover}[value]
+		case "window":
+			cfg.SlowStart.Window, cfg.SlowStart.From = s.duration(value), 0.1
+		case "from":
+			cfg.SlowStart.From = share
+		case "pool_ramp":
+			cfg.SlowStart.PoolRamp, cfg.SlowStart.From = s.duration(value), 0.1
+		case "overload":
+			on := value == "on"
+			cfg.Overload = health.Overload{Enabled: on, RetryAfter503: on, ORCA: on, GRPCExhausted: on, QueueFull: on}
+		case "429":
+			cfg.Overload.TooMany429 = value == "on"
+		case "least":
+			cfg.Overload.Floor = share
+		case "success":
+			cfg.Passive.SuccessRate.Off = value == "off"
+		case "latency":
+			cfg.Passive.Latency.Off = value == "off"
+		case "zone":
+			cfg.Zone.Local = value
+		case "min_size":
+			cfg.Zone.MinSize = n
+		case "overprovisioning":
+			cfg.Overprovisioning = share
+		case "subset": // SIZE:INDEX:COUNT
+			_, _ = fmt.Sscanf(value, "%d:%d:%d", &cfg.Subset.Size, &cfg.Subset.Index, &cfg.Subset.Count)
 		case "requests":
 			cfg.Limits.BackendRequests = int64(n)
 		default:
@@ -82,6 +107,11 @@ func (s *script) specs(args []string) []Spec {
 				spec.URL = value
 			case "backup":
 				spec.Backup = true
+			case "priority":
+				n, _ := strconv.Atoi(value)
+				spec.Priority = uint8(n)
+			case "zone":
+				spec.Zone = value
 			}
 		}
 		out = append(out, spec)
@@ -91,6 +121,11 @@ func (s *script) specs(args []string) []Spec {
 
 func (s *script) answer(text string) health.ProbeResult {
 	r := health.ProbeResult{Sent: s.now, At: s.now, OnTrafficPort: true, Outcome: health.NoAnswer}
+	if load, ok := strings.CutPrefix(text, "load="); ok {
+		r.Load, _ = strconv.ParseFloat(load, 64)
+		r.Outcome, r.Status, r.HasLoad = health.Pass, 200, true
+		return r
+	}
 	switch text {
 	case "pass":
 		r.Outcome, r.Status = health.Pass, 200
@@ -123,6 +158,17 @@ func (s *script) outcome(text string) Outcome {
 		n, _ := strconv.Atoi(client)
 		text, o.Client = base, uint64(n)
 	}
+	if base, took, ok := strings.Cut(text, "~"); ok {
+		o.FirstByte = s.duration(took)
+		text, o.Total = base, o.FirstByte
+	}
+	if after, ok := strings.CutPrefix(text, "503ra="); ok {
+		text, o.RetryAfterFor = "503ra", s.duration(after)
+	}
+	if load, ok := strings.CutPrefix(text, "load="); ok {
+		o.Load, _ = strconv.ParseFloat(load, 64)
+		text, o.HasLoad = "200", true
+	}
 	kinds := map[string]OutcomeKind{
 		"refused": ConnectRefused, "unreachable": ConnectUnreachable, "conn_timeout": ConnectTimeout, "tls": TLSFailed,
 		"reset": Reset, "malformed": Malformed, "resp_timeout": ResponseTimeout, "canceled": Canceled, "client": ClientFault, "local": LocalFault,
@@ -135,6 +181,8 @@ func (s *script) outcome(text string) Outcome {
 		o.Kind, o.Stale = Reset, true
 	case text == "kept":
 		o.Status, o.Reused = 200, true
+	case text == "exhausted":
+		o.Status, o.Overloaded = 200, true
 	case text == "503ra":
 		o.Status, o.RetryAfter = 503, true
 	default:
@@ -211,6 +259,30 @@ func (s *script) override(id string, args []string) {
 	}
 }
 
+// tiers prints how requests are divided, and why.
+func (s *script) tiers() {
+	for _, t := range s.p.Snapshot().Tiers {
+		line := fmt.Sprintf("%s: %d of %d, health %.3g, load %.3g", t.Name, t.Serving, t.Members, t.Health, t.Load)
+		if t.Panic {
+			line += " PANIC"
+		}
+		if t.Spent {
+			line += " SPENT"
+		}
+		if t.Zoned != "" {
+			line += " zones " + t.Zoned
+		}
+		s.printf("%s", line)
+		for _, z := range t.Zones {
+			name := z.Name
+			if z.Local {
+				name += " (local)"
+			}
+			s.printf("  %s: %d of %d, capacity %.3g of %.3g, load %.3g", name, z.Serving, z.Members, z.Capacity, z.Demand, z.Load)
+		}
+	}
+}
+
 func (s *script) state() {
 	snap := s.p.Snapshot()
 	pool := fmt.Sprintf("serving %d of %d", snap.Serving, snap.Members)
@@ -247,4 +319,33 @@ func (s *script) state() {
 		add(b.Why != "", "(%s)", b.Why)
 		s.printf("%s", line)
 	}
+}
+
+// crowd asks for slots where there may be none.
+func (s *script) crowd(count string) {
+	n, _ := strconv.Atoi(count)
+	got := map[string]int{}
+	for range n {
+		l := &Lease{}
+		s.rnd = mix(s.rnd)
+		r := &balance.Request{Rand: s.rnd, Now: s.now}
+		answer := s.p.Pick(l, r)
+		if answer == Full {
+			if t, refused := s.p.Enqueue(l, r); t == nil {
+				answer = refused
+			} else {
+				s.p.Abandon(t)
+			}
+		}
+		got[answer.String()]++
+		if answer == Granted {
+			l.Done(Outcome{Now: s.now, Kind: Canceled})
+		}
+	}
+	var line []string
+	for word, n := range got {
+		line = append(line, fmt.Sprintf("%s %d", word, n))
+	}
+	slices.Sort(line)
+	s.printf("crowd: %s", strings.Join(line, ", "))
 }

@@ -62,7 +62,7 @@ type BackendSnapshot struct {
 	Share            float64         // in force at At, a slow start included
 	Reason           health.Reason   // what binds it
 	SlowStartUntil   balance.Instant // 0: none under way
-	Why              string // last error or cause in words
+	Why              string          // last error or cause in words
 	Since            balance.Instant
 	Flips            int
 	Ejections        int             // in a row, decides how long the next lasts

@@ -110,8 +110,8 @@ func (c *core) probed(now balance.Instant, m *member, r health.ProbeResult) {
 		r.Outcome = health.Overloaded
 	}
 	s.last = Check{At: now, Done: true, OK: r.Outcome == health.Pass || r.Outcome == health.Overloaded, Outcome: r.Outcome, Cause: r.Cause, Status: r.Status, Error: r.Error}
-	c.weighProbe(now, m, r)
 	c.probeStrained(now, m, &r)
+	c.weighProbe(now, m, r)
 	c.scheduleProbe(now, m)
 }
 

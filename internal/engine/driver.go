@@ -86,6 +86,11 @@ func (d *driver) Notice(n pool.Notice) {
 			level = slog.LevelDebug // the good news that everybody expected
 		}
 		attrs = append(attrs, slog.String("from", n.From.String()), slog.String("to", n.To.String()), slog.Float64("share", round(n.Share)))
+	case pool.SlowStartBegan:
+		if n.Backend != nil {
+			level = slog.LevelDebug // status shows it; a deploy would say it for everyone
+		}
+		attrs = append(attrs, slog.Float64("share", n.Share))
 	case pool.EjectedNow:
 		level = slog.LevelWarn
 		d.engine.metrics.Ejected(d.cfg.Name, n.Backend.ID(), ejectionCause(n.Why))
@@ -117,6 +122,10 @@ func ejectionCause(why string) string {
 		return "probation"
 	case strings.Contains(why, " answers were 5xx"):
 		return "error_share"
+	case strings.Contains(why, " requests failed"):
+		return "success_rate"
+	case strings.HasPrefix(why, "median latency"):
+		return "latency"
 	default:
 		return "consecutive"
 	}
