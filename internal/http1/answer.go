@@ -175,14 +175,15 @@ func (c *ServerConn) AnswerMoved(n int64) {
 // ErrorHead is the head of the answer that follows OnBadRequest, for fields.
 func (c *ServerConn) ErrorHead() *message.Response { return &c.scratch }
 
-// refuse answers a request that cannot become an exchange and gives the
-// connection up: what follows in the stream is not to be trusted.
+// refuse answers a request that cannot become an exchange, in the form of all
+// of weir's errors, and gives the connection up: what follows in the stream is not to be trusted.
 func (c *ServerConn) refuse(e *Error) waitResult {
 	h := &c.scratch
 	fields := h.Fields
 	*h = message.Response{Status: e.Status(), Fields: fields}
 	h.Fields.Reset(nil)
 	h.Fields.Add(message.ContentType, "Content-Type", "text/plain; charset=utf-8")
+	h.Fields.Add(message.Other, "Cache-Control", "no-store") // a 414 might be kept otherwise
 	h.Fields.AddFunc(message.Date, "Date", appendDate)
 	c.in.kind, c.headRequest = message.NoBody, string(c.req.Method) == "HEAD"
 	c.in.done.Store(true)
@@ -193,9 +194,13 @@ func (c *ServerConn) refuse(e *Error) waitResult {
 		f(c, e)
 	}
 	var text [256]byte
-	b := strconv.AppendInt(text[:0], int64(h.Status), 10)
-	b = append(append(append(b, ' '), reasonPhrase(h.Status)...), ": "...)
-	b = append(append(b, e.Detail...), '\n')
+	b := strconv.AppendInt(append(text[:0], "weir: "...), int64(h.Status), 10)
+	b = append(append(append(b, ' '), e.Reason.String()...), ": "...)
+	b = append(b, e.Detail...)
+	if id, ok := h.Fields.Get(message.XRequestID); ok {
+		b = append(append(append(b, " (request "...), id...), ')')
+	}
+	b = append(b, '\n')
 	if err := c.WriteHead(h, b, true); err == nil {
 		c.linger()
 	}

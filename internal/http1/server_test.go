@@ -198,8 +198,8 @@ func TestNothingAfterBad(t *testing.T) {
 	c.send("GET /1 HTTP/1.1\r\nHost: x\r\n\r\n" + "GET /2 HTTP/1.1\r\nHost : x\r\n\r\n" + "GET /3 HTTP/1.1\r\nHost: x\r\n\r\n")
 	c.expect(ok("GET /1 "))
 	got, err := c.rest()
-	body := "400 Bad Request: white space before the colon of a field\n"
-	if err != nil || !strings.HasPrefix(got, "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nDate: ") ||
+	body := "weir: 400 bad_request: white space before the colon of a field (request id)\n"
+	if err != nil || !strings.HasPrefix(got, "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nCache-Control: no-store\r\nDate: ") ||
 		!strings.HasSuffix(got, fmt.Sprintf(" GMT\r\nX-Request-Id: id\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", len(body), body)) {
 		t.Fatalf("%q, %v", got, err)
 	}
@@ -252,7 +252,8 @@ func TestRefusedHeads(t *testing.T) {
 	// A refused HEAD gets no content.
 	c := r.dial()
 	c.send("HEAD / HTTP/1.1\r\n\r\n")
-	if got, err := c.rest(); err != nil || !strings.HasSuffix(got, "\r\n\r\n") || !strings.Contains(got, "Content-Length: 31\r\n") {
+	if got, err := c.rest(); err != nil || !strings.HasSuffix(got, "\r\n\r\n") ||
+		!strings.Contains(got, fmt.Sprintf("Content-Length: %d\r\n", len("weir: 400 bad_request: no Host field (request id)\n"))) {
 		t.Errorf("HEAD: %q, %v", got, err)
 	}
 }

@@ -240,6 +240,9 @@ func TestCodecRefusals(t *testing.T) {
 	if string(rec.RequestID) != m.Get("X-Request-Id") || rec.ClientIP != netip.MustParseAddr("127.0.0.1") || string(rec.Path) != "/a" {
 		t.Errorf("record %+v", rec)
 	}
+	if want := "weir: 400 bad_request: no Host field (request " + m.Get("X-Request-Id") + ")\n"; m.Body != want {
+		t.Errorf("body %q, want %q", m.Body, want)
+	}
 	if m := r.roundTrip("GET /b?secret HTTP/1.1\r\nHost: h\r\nA : b\r\n\r\n"); m.Status() != 400 {
 		t.Errorf("answer %+v", m)
 	}

@@ -131,7 +131,7 @@ func (l *Listener) refuse(nc net.Conn) {
 
 // refusalText is the whole answer at a ceiling.
 func refusalText(after time.Duration) []byte {
-	const body = "503 conn_limit: too many connections\n"
+	const body = "weir: 503 conn_limit: too many connections\n"
 	secs := int64((after + time.Second - 1) / time.Second)
 	return fmt.Appendf(nil, "HTTP/1.1 503 Service Unavailable\r\nRetry-After: %d\r\nConnection: close\r\n"+
 		"Content-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\n\r\n%s", secs, len(body), body)
