@@ -50,7 +50,7 @@ func (c *core) recount(m *member) {
 	now := m.classify()
 	low := now == serving && c.atFloor(m)
 	left := float32(1) // of its weight
-	if now == serving && s.health.State() == health.StateOverloaded {
+	if now == serving && s.overloaded() {
 		left = float32(m.b.Share())
 	}
 	if now == s.class && s.weight == s.mass && low == s.low && left == s.left {

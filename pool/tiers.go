@@ -122,9 +122,12 @@ func (c *core) floorShare() float64 {
 	return 0.1
 }
 
+// overloaded reports that overload is what binds the member's share.
+func (s *coreState) overloaded() bool { return s.health.Reason() == health.ReasonOverloaded }
+
 // atFloor reports that overload leaves the member its least share.
 func (c *core) atFloor(m *member) bool {
-	return m.core.health.State() == health.StateOverloaded && m.b.Share() <= c.floorShare()+1e-6
+	return m.core.overloaded() && m.b.Share() <= c.floorShare()+1e-6
 }
 
 func (c *core) factor() float64 {
@@ -168,7 +171,7 @@ func (c *core) remainsSpent(spent bool, low, serving int) bool {
 // worth is a serving member's weight, less what overload has taken.
 func (c *core) worth(m *member) float64 {
 	w := float64(m.core.weight)
-	if m.core.health.State() == health.StateOverloaded {
+	if m.core.overloaded() {
 		w *= m.b.Share()
 	}
 	return w

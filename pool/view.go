@@ -177,7 +177,16 @@ func (c *choice) pick(r *balance.Request, seed uint64) (*balance.Backend, int) {
 	if least == 0 {
 		return best, 0
 	}
-	u := fraction(seed^saltElse) * c.zones[len(c.zones)-1].within
+	// Drawn from the capacity of the others: the range of the first is cut out.
+	begins := 0.0
+	if first > 0 {
+		begins = c.zones[first-1].within
+	}
+	own := c.zones[first].within - begins
+	u := fraction(seed^saltElse) * (c.zones[len(c.zones)-1].within - own)
+	if u >= begins {
+		u += own
+	}
 	at := 0
 	for at < len(c.zones)-1 && u >= c.zones[at].within {
 		at++
