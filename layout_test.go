@@ -39,6 +39,7 @@ var walls = []wall{
 	{dir: "health", ours: []string{"balance"}, stdlib: true, pure: true},
 	{dir: "pool", ours: []string{"balance", "health"}, stdlib: true, pure: true, except: []string{"run.go"}},
 	{dir: "internal/message", ours: []string{}, stdlib: true},
+	{dir: "internal/orca", ours: []string{}, stdlib: true, pure: true},
 	{dir: "internal/route", ours: []string{"internal/message"}},
 	{dir: "internal/observe", ours: []string{"internal/message", "balance", "internal/clock"}},
 	{dir: "internal/clock", ours: []string{"balance"}, stdlib: true},
