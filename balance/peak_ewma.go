@@ -41,10 +41,10 @@ const (
 // 50 ms:
 //
 // One slow answer. It counts as twice the estimate at most, and the less the
-// shorter ago the last was. An answer of 60 s makes it 100 ms at most, 1.4 times
-// the others' cost after the dead band; Finagle's estimate would be 60 s, and the
-// backend without work for more than a minute. One that has become slow goes on
-// being slow: ten times as slow is seen within half a second.
+// shorter ago the last was. An answer of 60 s makes it 100 ms at most and the
+// factor 1.9, for some seconds; Finagle's estimate would be 60 s, and the backend
+// without work for more than a minute. One that has become slow goes on being
+// slow: ten times as slow is seen within half a second.
 //
 // Chance. Less than half as much again as the mean, or two thirds of it, counts
 // as equal, so equal servers tie, ties fall by weight, and nothing swings after
@@ -63,7 +63,7 @@ const (
 // worst estimate (60 s, 1200 times) is in the band after 7.2 s.
 //
 // Failures. Each counts as an answer after Penalty, so who fails in 1 ms gets
-// about a twentieth of its share, and is back 10 s after it has stopped.
+// less than a tenth of its share, and is back 10 s after it has stopped.
 //
 // The set's mean is that of levels (a geometric one), by evidence, so that one
 // black hole or forgotten server does not set the measure.
@@ -216,10 +216,12 @@ func (o *outlook) load(b *Backend, weight uint32, now Instant) float64 {
 	return o.factor(b) * (b.Load(now) + o.unit*float64(weight))
 }
 
-// exp2 returns 2^x, exact for whole numbers, in straight lines between (up to 6 %
-// too much): N. N. Schraudolph, "A fast, compact approximation of the exponential
-// function", Neural Computation 11(4), 1999. It is monotone, which is what counts
-// here, and costs a nanosecond.
+// exp2 returns 2^x to 0.4 %, exactly for whole numbers: the integer part becomes
+// the exponent, and between powers of two a parabola through both ends does. It is
+// monotone, which is what counts here, and costs a nanosecond or two.
 func exp2(x float64) float64 {
-	return math.Float64frombits(uint64((max(x, -1000) + 1023) * (1 << 52)))
+	x = max(x, -1000) + 1023
+	whole := uint64(x)
+	f := x - float64(whole)
+	return math.Float64frombits(whole<<52) * (1 + f*(0.6565+f*0.3435))
 }
