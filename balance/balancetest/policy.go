@@ -48,6 +48,8 @@ func Policy(t *testing.T, build func() balance.Policy, options ...Option) {
 		{"tried", triedLast},
 		{"prefer", prefer},
 		{"admission", admission},
+		{"ramp", ramp},
+		{"learning", learning},
 		{"membership", membership},
 		{"concurrent", concurrent},
 		{"allocations", allocations},
@@ -71,6 +73,7 @@ type rig struct {
 	*testing.T
 	members []balance.Member
 	set     *balance.Set
+	policy  balance.Policy
 	picker  balance.Picker
 	dice    *rand.Rand
 	now     balance.Instant
@@ -88,7 +91,8 @@ func (s *suite) rig(t *testing.T, isPanicked bool, weights ...uint32) *rig {
 		r.members = append(r.members, balance.Member{Backend: backend(i), Weight: w})
 	}
 	r.set = balance.NewSet(r.members, r.dice.Uint64(), isPanicked)
-	r.picker = s.build().Build(r.set)
+	r.policy = s.build()
+	r.picker = r.policy.Build(r.set)
 	return r
 }
 
