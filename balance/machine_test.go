@@ -58,7 +58,7 @@ func newMachine(t balancetest.Failer, choose func(int) int) *machine {
 var actions = []func(*machine){
 	(*machine).add, (*machine).add, (*machine).remove, (*machine).weight, (*machine).panic,
 	(*machine).share, (*machine).share, (*machine).ramp, (*machine).admin, (*machine).facts, (*machine).limit,
-	(*machine).charge, (*machine).wait, (*machine).done, (*machine).done,
+	(*machine).charge, (*machine).learn, (*machine).wait, (*machine).done, (*machine).done,
 	(*machine).pick, (*machine).pick, (*machine).pick, (*machine).pick, (*machine).pick,
 }
 
@@ -116,6 +116,15 @@ func (m *machine) facts() {
 
 func (m *machine) charge() {
 	m.some().Backend.Charge(m.now, 100*time.Millisecond, time.Duration(m.choose(120))*time.Millisecond)
+}
+
+func (m *machine) learn() {
+	o := balance.Observation{Now: m.now, FirstByte: time.Millisecond << m.choose(20), Failed: m.choose(4) == 0}
+	for _, p := range m.policies {
+		if l, ok := p.(balance.Learner); ok {
+			l.Learn(m.some().Backend, o)
+		}
+	}
 }
 
 func (m *machine) pick() {
