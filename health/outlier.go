@@ -45,11 +45,11 @@ type Sample struct {
 //     measurably: at a standard deviation of a thousandth, one failure more is
 //     three of them;
 //   - ShareFactor times as often as the others taken together;
-//   - OutlierSigma standard deviations more often than the others' rate would
-//     have it by chance (binomial), so that small numbers accuse nobody.
+//   - more often than the others' rate would have it by chance in one look of a
+//     million (see beyondChance), so that small numbers accuse nobody.
 const (
-	OutlierBad   = 0.1
-	OutlierSigma = 5
+	OutlierBad    = 0.1
+	OutlierChance = 1e-6
 )
 
 // Outliers returns the indices of the backends whose requests fail far more often
@@ -101,13 +101,27 @@ func (c SuccessRate) Outliers(samples []Sample) []int {
 			continue
 		}
 		theirs := float64(bad) / float64(others)
-		deviation := math.Sqrt(theirs * (1 - theirs) / float64(s.Requests))
-		if rate >= ShareFactor*theirs && rate-theirs >= OutlierSigma*deviation {
+		if rate >= ShareFactor*theirs && beyondChance(s.Failures, s.Requests, theirs) {
 			out = append(out, i)
 		}
 	}
 	worstFirst(out, func(i int) float64 { return samples[i].rate() })
 	return out
+}
+
+// beyondChance reports whether so many failures are more than OutlierChance
+// explains where each request fails with a probability. By Bernstein's inequality
+// they exceed their mean by t with a probability of at most exp(-t^2 / 2(v + t/3)),
+// v their variance; standard deviations alone would be too lenient where failures
+// are rare, as their distribution's tail is Poisson's.
+//
+// Example: of 100 requests, where one in fifty fails: v = 1.96, L = ln 10^6 = 13.8,
+// t = L/3 + sqrt(L^2/9 + 2Lv) = 13.3, so 16 failures are and 15 are not.
+func beyondChance(failures, requests uint64, probability float64) bool {
+	l := -math.Log(OutlierChance)
+	n := float64(requests)
+	v := n * probability * (1 - probability)
+	return float64(failures) >= n*probability+l/3+math.Sqrt(l*l/9+2*l*v)
 }
 
 func (s *Sample) rate() float64 {

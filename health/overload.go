@@ -99,9 +99,6 @@ func (p *Pressure) Decreases() uint64 { return p.cuts }
 // Last returns when it was decreased last; 0 if never.
 func (p *Pressure) Last() balance.Instant { return p.cut }
 
-// AtFloor reports that nothing is left to lose.
-func (p *Pressure) AtFloor(o *Overload) bool { return p.Share() <= o.LeastShare() && p.lost > 0 }
-
 // Ready reports whether a decrease may follow the last one, for a backend of this
 // latency.
 func (p *Pressure) Ready(now balance.Instant, latency time.Duration) bool {
