@@ -40,6 +40,7 @@ type Set struct {
 	members  []Member
 	instance uint64
 	panicked bool
+	part     uint64
 }
 
 // NewSet copies members into a Set. instance differs between balancers (a hash
@@ -48,6 +49,15 @@ type Set struct {
 // never are).
 func NewSet(members []Member, instance uint64, panicked bool) *Set {
 	return &Set{members: append([]Member(nil), members...), instance: instance, panicked: panicked}
+}
+
+// Of says that the set is one of several that a Policy builds pickers over at
+// the same time, tiers and zones of one pool, and which: what a Policy keeps from
+// build to build it keeps for each part. It returns s, and is called before s is
+// given to anybody.
+func (s *Set) Of(part uint64) *Set {
+	s.part = part
+	return s
 }
 
 // Members returns the members in order. The caller must not change the slice.

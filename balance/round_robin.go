@@ -16,7 +16,9 @@ import (
 // it lives in the Policy, so a rebuild goes on where the last picker was, and
 // starts at a hash of the Set's instance, so balancers that start together do
 // not call on the same backends together. Under concurrency every turn is still
-// given exactly once.
+// given exactly once. Each part of a pool (Set.Of) has a cursor of its own: if
+// tiers shared one, requests that find the first of them full would take a turn
+// of each, and of two backends in the second one would never get any.
 //
 // A member whose turn it is but who may not be chosen loses the turn, and the
 // cursor moves on with it: the next member is not given two turns, so the
@@ -27,24 +29,30 @@ import (
 // that and rounded: a member with k turns is then off its weight by at most
 // 1/(2k), and the smallest keep one turn each (1 to 1,000,000 becomes 1 to
 // 16,384).
-func NewRoundRobin() Policy { return &roundRobinPolicy{} }
+func NewRoundRobin() Policy { return &roundRobinPolicy{cursors: map[uint64]*turnCursor{}} }
 
 type roundRobinPolicy struct {
-	started bool // only Build touches it
-	_       [64]byte
-	cursor  atomic.Uint64 // written by every pick, so alone on its line
-	_       [56]byte
+	cursors map[uint64]*turnCursor // by part; only Build touches the map
+}
+
+// turnCursor is written by every pick, so alone on its line.
+type turnCursor struct {
+	_ [64]byte
+	atomic.Uint64
+	_ [56]byte
 }
 
 func (*roundRobinPolicy) Name() string { return "round_robin" }
 
 func (p *roundRobinPolicy) Build(s *Set) Picker {
-	if !p.started {
-		p.started = true
-		p.cursor.Store(splitmix64(s.instance))
+	cursor := p.cursors[s.part]
+	if cursor == nil {
+		cursor = &turnCursor{}
+		cursor.Store(splitmix64(s.instance))
+		p.cursors[s.part] = cursor
 	}
 	ro := newRoster(s)
-	return &roundRobin{roster: ro, turns: interleave(turnWeights(ro.weights)), cursor: &p.cursor}
+	return &roundRobin{roster: ro, turns: interleave(turnWeights(ro.weights)), cursor: &cursor.Uint64}
 }
 
 type roundRobin struct {

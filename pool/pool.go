@@ -203,7 +203,8 @@ func (p *Pool) build(pub *publication) {
 		for k := range t.groups {
 			g := &t.groups[k]
 			if g.picker = last.kept(t, g); g.picker == nil && (len(g.takers) > 0 || i == 0) {
-				g.picker = p.cfg.Policy.Build(balance.NewSet(g.takers, p.cfg.Instance, t.panicked))
+				set := balance.NewSet(g.takers, p.cfg.Instance, t.panicked)
+				g.picker = p.cfg.Policy.Build(set.Of(t.part(g)))
 			}
 		}
 	}

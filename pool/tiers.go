@@ -264,6 +264,11 @@ type group struct {
 	picker   balance.Picker // filled in by Pool.build; nil when there are no takers
 }
 
+// part names a group among all that there can be.
+func (t *tierPlan) part(g *group) uint64 {
+	return mix(uint64(t.level)) ^ uint64(balance.IDOf(g.zone))
+}
+
 func (p *publication) equal(q *publication) bool {
 	return p.admit == q.admit && p.gate == q.gate && p.idle == q.idle && slices.Equal(p.members, q.members) &&
 		slices.EqualFunc(p.tiers, q.tiers, func(a, b tierPlan) bool {

@@ -225,6 +225,25 @@ func TestKeysStay(t *testing.T) {
 	}
 }
 
+// TestTurnsOfTiers: with the first tier full, round_robin goes on evenly in the
+// second.
+func TestTurnsOfTiers(t *testing.T) {
+	var specs []Spec
+	for i := range 4 {
+		specs = append(specs, Spec{ID: fmt.Sprint("b", i), URL: "u", Weight: 1, Priority: uint8(i / 2)})
+	}
+	p := established(func(c *Config) { c.Policy = balance.NewRoundRobin(); c.Limits.BackendRequests = 1 }, specs)
+	defer p.Close()
+	held := make([]Lease, 2)
+	for i := range held {
+		p.Pick(&held[i], &balance.Request{})
+	}
+	got := placed(t, p, 100, 2, anything)
+	if got["b0"] != 0 || got["b1"] != 0 || math.Abs(got["b2"]-0.5) > 1e-9 {
+		t.Errorf("%v", got)
+	}
+}
+
 // TestStickySessionsStay: a session that lives in another tier or zone than new
 // work goes to stays where it is, as long as that may take work.
 func TestStickySessionsStay(t *testing.T) {
