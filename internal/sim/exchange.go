@@ -181,7 +181,7 @@ func (x *exchange) attempt() {
 	in := x.in
 	x.out = call{
 		caller: x, to: l.to, began: b.w.now, rnd: in.rnd, try: in.try<<8 + uint32(x.attempts), key: in.key, hasKey: in.hasKey,
-		client: in.client, size: in.size, unsafe: in.unsafe, hold: in.hold, weir: b.cfg.Marks,
+		client: in.client, size: in.size, work: in.work, unsafe: in.unsafe, hold: in.hold, weir: b.cfg.Marks,
 	}
 	if b.w.counts != nil {
 		b.w.counts.begin(l)

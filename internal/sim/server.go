@@ -219,10 +219,23 @@ func (s *Server) serve(c *call) {
 	j := s.w.newJob()
 	r := Stream{mix(c.rnd ^ 0x5e47 + uint64(c.try)*gamma)}
 	j.s, j.call = s, c
-	j.left = float64(s.cfg.Service.Sample(&r)) * c.size
+	work := s.cfg.Service.Sample(&r)
+	if c.work > 0 {
+		work = c.work
+	}
+	j.left = float64(work) * c.size
 	j.fails = hit && f.Mode == Fail || s.cfg.Errors > 0 && r.Float64() < s.cfg.Errors
 	c.job = j
 	s.admit(j)
+}
+
+// serveOpen takes a request on a connection that stands: a server that has
+// stopped accepting still answers it.
+func (s *Server) serveOpen(c *call) {
+	up := s.up
+	s.up = !s.down
+	s.serve(c)
+	s.up = up && !s.down
 }
 
 // hit decides by the request's own number whether a fault strikes it.
@@ -253,6 +266,7 @@ func (s *Server) cancel(c *call) {
 		for i, h := range s.held {
 			if h == c {
 				s.held = append(s.held[:i], s.held[i+1:]...)
+				s.maybeEmpty()
 				return
 			}
 		}

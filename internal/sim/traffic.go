@@ -60,6 +60,7 @@ type Traffic struct {
 type Arrival struct {
 	At     time.Duration // from the beginning of the replay
 	Size   float64       // 0 counts as 1
+	Work   time.Duration // instead of the server's service time; 0: that
 	Key    uint64        // meaningful when HasKey
 	HasKey bool
 }
@@ -311,6 +312,7 @@ func (s *Source) arrive(a *Arrival) *request {
 		if a.Size > 0 {
 			q.size = a.Size
 		}
+		q.work = a.Work
 		if a.HasKey {
 			q.key, q.hasKey = a.Key, true
 		}
@@ -341,6 +343,7 @@ type request struct {
 	hasKey bool
 	client uint64
 	size   float64
+	work   time.Duration
 	unsafe bool
 	tries  int
 	sum    int // attempts on servers, over all tries
@@ -368,7 +371,7 @@ func (q *request) send() {
 	q.tries++
 	q.out = call{
 		caller: q, to: q.to, began: q.s.w.now, rnd: q.rnd, try: uint32(q.tries), key: q.key, hasKey: q.hasKey,
-		client: q.client, size: q.size, unsafe: q.unsafe,
+		client: q.client, size: q.size, work: q.work, unsafe: q.unsafe,
 	}
 	if q.s.t.Timeout > 0 {
 		q.code = requestTimeout

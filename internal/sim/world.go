@@ -34,6 +34,7 @@ type World struct {
 	counts    *counts     // nil: each balancer knows its own requests only, at once
 	stats     Stats
 	last      Record
+	holders   int
 	open      int // requests of clients that have not ended
 
 	spareJobs      []*job
@@ -203,6 +204,7 @@ type call struct {
 	hasKey bool
 	client uint64
 	size   float64       // times the server's service time
+	work   time.Duration // instead of that, if above 0
 	unsafe bool          // may not be sent twice
 	weir   bool          // from a balancer that marks its attempts
 	hold   bool          // a connection to be held open, not a request
