@@ -78,6 +78,7 @@ func (g *game) check() {
 		g.t.Errorf("counted %d %d, kept %d %d", outByWork, awaited, c.outByWork, c.awaited)
 	}
 	g.checkTiers()
+	g.checkShares()
 	if g.still && p.cfg.Active.Enabled && outByWork > p.cfg.Passive.MayEject(len(c.order)) {
 		g.t.Errorf("%d of %d are ejected, at most %d may", outByWork, len(c.order), p.cfg.Passive.MayEject(len(c.order)))
 	}

@@ -54,6 +54,7 @@ type game struct {
 	ids      int
 	zones    []string
 	still    bool // membership never changes and connections never fail
+	calm     bool // and nothing fails at all: backends are at most overloaded
 }
 
 func (g *game) Attach(b *balance.Backend) any {
@@ -118,6 +119,7 @@ func play(t *testing.T, data []byte) {
 	if g.next(4) == 0 {
 		cfg.Subset = Subset{Size: 1 + g.next(3), Count: g.next(3)}
 	}
+	g.shares(&cfg)
 	g.p = New(cfg, g, func() balance.Instant { return g.now })
 	g.update()
 	for len(g.data) > 0 && !t.Failed() {
@@ -129,7 +131,9 @@ func play(t *testing.T, data []byte) {
 }
 
 func (g *game) move() {
-	switch g.next(12) {
+	switch g.next(14) {
+	case 12, 13:
+		g.burst()
 	case 0:
 		if !g.still {
 			g.update()
@@ -208,7 +212,15 @@ func (g *game) answer() {
 		}
 		delete(g.probes, b)
 		r := health.ProbeResult{Sent: g.now.Add(-time.Duration(g.next(20)) * 100 * time.Millisecond), At: g.now, OnTrafficPort: g.next(5) != 0}
-		switch g.next(8) {
+		what := g.next(10)
+		if g.calm {
+			what = 5 + what%5
+		}
+		switch what {
+		case 5:
+			r.Outcome = health.Overloaded
+		case 6:
+			r.Load, r.HasLoad = float64(g.next(12))/10, true
 		case 0:
 			r.Outcome = health.NotReady
 		case 1:
@@ -277,8 +289,27 @@ func (g *game) finish(i int) {
 	}
 	l := g.held[i]
 	g.held = append(g.held[:i], g.held[i+1:]...)
+	l.Done(g.outcome())
+}
+
+// outcome draws how an attempt ended.
+func (g *game) outcome() Outcome {
 	o := Outcome{Now: g.now, Sent: true, Total: time.Duration(g.next(100)) * time.Millisecond, Client: uint64(g.next(3))}
-	switch g.next(8) {
+	what := g.next(12)
+	if g.calm {
+		what = 6 + what%6
+	}
+	switch what {
+	case 6:
+		o.Status, o.RetryAfter, o.RetryAfterFor = 503, true, time.Duration(g.next(50))*time.Second
+	case 7:
+		o.Status, o.Load, o.HasLoad = 200, float64(g.next(12))/10, true
+	case 8:
+		o.Status, o.Overloaded = 200, true
+	case 9:
+		o.Status, o.RetryAfter = 429, g.next(2) == 0
+	case 10:
+		o.Status, o.Tunnel = 101, true
 	case 0:
 		o.Kind = OutcomeKind(g.next(int(Canceled) + 1))
 		if g.still && o.Kind.cause() != health.CauseNone {
@@ -293,5 +324,5 @@ func (g *game) finish(i int) {
 	default:
 		o.Status = 200
 	}
-	l.Done(o)
+	return o
 }

@@ -76,7 +76,7 @@ func (c *core) add(now balance.Instant, s Spec, first bool, fresh *int) *member 
 	st.health.Init(now, &c.cfg.Active, &c.cfg.Passive, first)
 	m.since.Store(int64(now))
 	m.b.SetShare(st.health.Share())
-	st.took = first // established: no slow start
+	c.establish(m, first)
 	m.b.SetLimit(c.cfg.Limits.BackendRequests)
 	c.setMode(m)
 	if c.cfg.Active.Enabled {
@@ -103,7 +103,12 @@ func (c *core) respec(m *member, s Spec, again bool) {
 		// Leave the counters of one tier before entering those of the other.
 		st.weight = 0
 		c.recount(m)
+		if st.floored {
+			st.floored = false // by the floor of the tier it leaves
+			m.b.SetShare(st.health.Share())
+		}
 		st.tier, old = t, 0
+		c.dirty = true
 	}
 	c.dirty = c.dirty || s.Zone != st.spec.Zone
 	st.spec, st.weight = s, s.Weight

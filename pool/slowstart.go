@@ -25,6 +25,15 @@ import (
 // ignore it as they ignore all shares, and where everybody ramps, as after a
 // deploy of the whole pool, shares are relative and nobody is held back.
 
+// establish makes a new member one that has always worked, or not.
+func (c *core) establish(m *member, first bool) {
+	m.core.took = first
+	if first { // some may not work at all: drained, or of weight 0
+		m.core.moved = true
+		c.moved = append(c.moved, m)
+	}
+}
+
 // settleRamps looks at the members that moved to another class in this step.
 func (c *core) settleRamps(now balance.Instant) {
 	for _, m := range c.moved {
@@ -89,7 +98,9 @@ func (c *core) settlePoolRamp(now balance.Instant) {
 	}
 	switch serves := c.serving() > 0; {
 	case serves && c.dark:
+		c.lit = true // it may be over with the next event
 		c.gate, c.dark, c.dirty = &balance.Ramp{Start: now, Window: w.PoolRamp, From: w.From}, false, true
+		c.lit = true
 		c.notice(nil, Notice{Kind: SlowStartBegan, Reason: health.ReasonSlowStart, Share: w.From, For: w.PoolRamp, Why: "the pool had nobody left"})
 	case serves:
 		c.lit = true

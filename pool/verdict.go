@@ -252,7 +252,9 @@ func (c *core) crossed(now balance.Instant, m *member, marks uint32) {
 	if marks&markProven != 0 && m.core.health.Probation() {
 		m.mode.And(^uint32(modeCauses))
 		c.judge(now, m, func(h *health.Machine) { h.Prove(now) })
-		c.beginRamp(now, m, health.ProbationShare)
+		if m.core.class == serving { // it may say meanwhile that it is not ready
+			c.beginRamp(now, m, health.ProbationShare)
+		}
 	}
 	if marks&markRelapse != 0 && m.core.health.Probation() {
 		c.eject(now, m, "failed on probation", m.mode.Load()&modeCauses)
