@@ -34,83 +34,51 @@ func lightest(slots []slot, load int64) (least int64, ties, odd uint64) {
 	return load, ties, odd
 }
 
-// lightestScaled is lightest for members of different weights: loads count scale
-// times, which is a multiple of the weights divided by the weight, so that equal
-// loads for their weights are equal numbers.
-func lightestScaled(slots []slot, scales []uint32, load int64) (least int64, ties, odd uint64) {
-	bit := uint64(1)
-	scales = scales[:len(slots)]
-	for i := range slots {
-		b := slots[i].backend
-		l, tie := b.inFlight.Load(), bit
-		if b.status.Load()^readyStatus|b.ghost.Load() != 0 || l >= b.limit.Load() {
-			odd |= bit
-		} else {
-			l *= int64(scales[i])
-			if l < load {
-				load, _, ties = lead(l, 0)
-			}
-			if l > load {
-				tie = 0
-			}
-			ties |= tie
-		}
-		bit += bit
-	}
-	return load, ties, odd
-}
+// Quotients of load and weight are compared in floating point, where equal ones
+// may differ in the last bits: within these bounds they are equal. Two quotients
+// that really differ do so by more while loads and weights stay below 2^24.
+const (
+	justBelow = 1 - 0x1p-48
+	justAbove = 1 + 0x1p-48
+)
 
-// lightestFor is lightestScaled for weights that have no small common multiple:
-// products are compared.
-func lightestFor(slots []slot, weights []uint32, load, weight int64) (least, its int64, ties, odd uint64) {
+// lightestFor is lightest for members of different weights: the least load for
+// its weight, given and returned as the bounds of what is equal to it. parts are
+// the weights' inverses: a division, or two products to compare, would cost more
+// than everything else here.
+func lightestFor(slots []slot, parts []float64, low, high float64) (newLow, newHigh float64, ties, odd uint64) {
 	bit := uint64(1)
-	weights = weights[:len(slots)]
+	parts = parts[:len(slots)]
 	for i := range slots {
 		b := slots[i].backend
 		l, tie := b.inFlight.Load(), bit
-		if b.status.Load()^readyStatus|b.ghost.Load() != 0 || l >= b.limit.Load() {
+		switch {
+		case b.status.Load()^readyStatus|b.ghost.Load() != 0:
 			odd |= bit
-		} else {
-			w := int64(weights[i])
-			more := l*weight - load*w
-			if more < 0 {
-				load, weight, ties = lead(l, w)
+		case l >= b.limit.Load():
+			odd |= bit
+		default:
+			load := float64(l) * parts[i]
+			if load < low {
+				low, high, ties = lead(load)
 			}
-			if more > 0 {
+			if load > high {
 				tie = 0
 			}
 			ties |= tie
 		}
 		bit += bit
 	}
-	return load, weight, ties, odd
+	return low, high, ties, odd
 }
 
 // lead is a function so that the compiler makes its rare call a jump that the
-// processor predicts. As a conditional move, each comparison would wait for the
-// products of the one before.
+// processor predicts. As conditional moves, each comparison would wait for the
+// product of the one before.
 //
 //go:noinline
-func lead(l, w int64) (load, weight int64, ties uint64) { return l, w, 0 }
-
-// maxScale bounds the multiple by which loads are scaled: with it a load of 2^31
-// does not overflow.
-const maxScale = 1<<32 - 1
-
-// scaleOf returns the least common multiple of the weights divided by each, and
-// that multiple; nil when it is more than maxScale. Weights 5, 1, 3: 3, 15, 5.
-func scaleOf(weights []uint32) (scales []uint32, multiple uint64) {
-	multiple = 1
-	for _, w := range weights {
-		if multiple *= uint64(w) / gcd(multiple, uint64(w)); multiple > maxScale {
-			return nil, 0
-		}
-	}
-	scales = make([]uint32, len(weights))
-	for i, w := range weights {
-		scales[i] = uint32(multiple / uint64(w))
-	}
-	return scales, multiple
+func lead(load float64) (low, high float64, ties uint64) {
+	return load * justBelow, load * justAbove, 0
 }
 
 // compareAll returns the index of the least loaded of all members, at most
@@ -128,7 +96,7 @@ func (p *leastRequest) compareAll(r *Request) int {
 	case c.rated:
 		anyOdd = c.scanRated(&odd)
 	default:
-		anyOdd = c.scan(p, &odd)
+		anyOdd = c.scan(p.parts, &odd)
 	}
 	if anyOdd && !c.settle(&odd) {
 		return -1
@@ -137,27 +105,25 @@ func (p *leastRequest) compareAll(r *Request) int {
 }
 
 // scan finds the leaders among all plain members and reports whether there are
-// others. c.load and c.weight enter as more than any member has.
-func (c *contest) scan(p *leastRequest, odd *bitmap) (anyOdd bool) {
-	load, weight := int64(1), int64(0) // nobody yet: more than any member has
-	if c.equal || p.scales != nil {
-		load, weight = math.MaxInt64, int64(p.scale)
-	}
+// others.
+func (c *contest) scan(parts []float64, odd *bitmap) (anyOdd bool) {
+	load, low, high := int64(math.MaxInt64), math.MaxFloat64, math.MaxFloat64
 	first := 0
 	for block := range c.leaders {
 		slots := c.slots[first:min(first+64, len(c.slots))]
-		best, its := load, weight
 		var ties, other uint64
-		switch {
-		case c.equal:
-			best, ties, other = lightest(slots, load)
-		case p.scales != nil:
-			best, ties, other = lightestScaled(slots, p.scales[first:], load)
-		default:
-			best, its, ties, other = lightestFor(slots, c.weights[first:], load, weight)
+		var better bool
+		if parts == nil {
+			was := load
+			load, ties, other = lightest(slots, load)
+			better = load != was
+		} else {
+			was := high
+			low, high, ties, other = lightestFor(slots, parts[first:], low, high)
+			better = high != was
 		}
-		if best != load || its != weight {
-			load, weight, c.leaders = best, its, bitmap{}
+		if better {
+			c.leaders = bitmap{}
 		}
 		c.leaders[block], odd[block] = ties, other
 		anyOdd = anyOdd || other != 0
@@ -165,8 +131,8 @@ func (c *contest) scan(p *leastRequest, odd *bitmap) (anyOdd bool) {
 			break
 		}
 	}
-	if !c.leaders.empty() {
-		c.load, c.weight = float64(load), float64(weight)
+	if i := c.leaders.next(0); anyOdd && i >= 0 {
+		c.load, c.weight = float64(c.slots[i].backend.inFlight.Load()), float64(c.weights[i])
 	}
 	return anyOdd
 }
@@ -363,12 +329,15 @@ func (c *contest) winner() int {
 		return c.leaders.nth(int(c.d.below(uint64(c.leaders.count()))))
 	}
 	// With many leaders, as when the pool is idle, a draw from all is soon one of
-	// them.
-	if count := c.leaders.count(); 4*count > len(c.slots) && count > 8 {
-		for range 8 {
+	// them. With few, one of them drawn evenly is accepted by its weight.
+	count := c.leaders.count()
+	for range 4 {
+		if 4*count > len(c.slots) {
 			if i := c.draw(c.d.next()); c.leaders.has(i) {
 				return i
 			}
+		} else if i := c.leaders.nth(int(c.d.below(uint64(count)))); c.d.below(c.most) < uint64(c.weights[i]) {
+			return i
 		}
 	}
 	var sum uint64

@@ -172,24 +172,46 @@ func TestTurnWeights(t *testing.T) {
 	})
 }
 
-// Scaled loads compare as loads for their weight do; where no multiple is small
-// enough there are none.
-func TestScaleOf(t *testing.T) {
-	if scales, multiple := scaleOf([]uint32{5, 1, 3, 5}); !slices.Equal(scales, []uint32{3, 15, 5, 3}) || multiple != 15 {
-		t.Errorf("weights 5, 1, 3, 5 scale by %v of %d", scales, multiple)
-	}
-	if scales, _ := scaleOf([]uint32{1 << 31, 1<<32 - 1}); scales != nil {
-		t.Errorf("scales %v beyond any bound", scales)
-	}
+// Equal quotients of load and weight tie, and different ones do not, whatever the
+// rounding.
+func TestLightestFor(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		weights := anyWeights(t)
-		scales, multiple := scaleOf(weights)
-		for i := range scales {
-			if uint64(scales[i])*uint64(weights[i]) != multiple || multiple > maxScale {
-				t.Fatalf("weights %v scale by %v of %d", weights, scales, multiple)
+		n := rapid.IntRange(1, 64).Draw(t, "members")
+		weights := make([]uint32, n)
+		for i := range weights {
+			weights[i] = uint32(rapid.IntRange(1, 1<<12).Draw(t, "weight"))
+		}
+		ro := newRoster(setOf(weights...))
+		loads := make([]uint64, n)
+		parts := make([]float64, n)
+		k := rapid.Uint64Range(0, 1<<12).Draw(t, "load for weight")
+		for i, w := range weights {
+			// Most have the same quotient, which need not be a whole number.
+			loads[i] = max(k*uint64(w)/64, 1)
+			if rapid.IntRange(0, 3).Draw(t, "else") == 0 {
+				loads[i] += rapid.Uint64Range(0, 2).Draw(t, "more")
+			}
+			ro.slots[i].backend.inFlight.Store(int64(loads[i]))
+			parts[i] = 1 / float64(w)
+		}
+		_, _, ties, odd := lightestFor(ro.slots, parts, math.MaxFloat64, math.MaxFloat64)
+		for i := range weights {
+			least := !slices.ContainsFunc(seq(n), func(j int) bool {
+				return loads[j]*uint64(weights[i]) < loads[i]*uint64(weights[j])
+			})
+			if tie := ties>>i&1 != 0; tie != least || odd != 0 {
+				t.Fatalf("loads %v, weights %v: member %d leads: %v, want %v", loads, weights, i, tie, least)
 			}
 		}
 	})
+}
+
+func seq(n int) []int {
+	list := make([]int, n)
+	for i := range list {
+		list[i] = i
+	}
+	return list
 }
 
 func TestMinHeap(t *testing.T) {

@@ -45,18 +45,16 @@ type leastRequest struct {
 	*roster
 	rates *rates // peak_ewma's; nil: requests in flight alone are compared
 
-	scales []uint32 // by which loads are scaled so that they compare; nil: by products
-	scale  uint64   // load/scale is a scaled load for its weight
+	parts []float64 // 1/weight, to compare by; nil: all are equal, or not compared so
 }
 
 func newLeast(ro *roster, r *rates) *leastRequest {
 	p := &leastRequest{roster: ro, rates: r}
-	switch {
-	case len(ro.slots) == 0 || len(ro.slots) > scanMax || r != nil:
-	case ro.equal:
-		p.scale = uint64(ro.weights[0])
-	default:
-		p.scales, p.scale = scaleOf(ro.weights)
+	if !ro.equal && r == nil && len(ro.slots) <= scanMax {
+		p.parts = make([]float64, len(ro.weights))
+		for i, w := range ro.weights {
+			p.parts[i] = 1 / float64(w)
+		}
 	}
 	return p
 }

@@ -18,6 +18,7 @@ type roster struct {
 	slots    []slot
 	weights  []uint32 // as in slots
 	sum      uint64   // of weights
+	most     uint64   // the largest weight
 	equal    bool     // all weights are the same
 	panicked bool
 	patience int      // unfruitful draws before a pick looks at everyone
@@ -36,6 +37,7 @@ func newRoster(s *Set) *roster {
 		ro.slots = append(ro.slots, slot{backend: m.Backend})
 		ro.weights = append(ro.weights, m.Weight)
 		ro.sum += uint64(m.Weight)
+		ro.most = max(ro.most, uint64(m.Weight))
 		ro.equal = ro.equal && m.Weight == ro.weights[0]
 	}
 	ro.slots, ro.weights = slices.Clip(ro.slots), slices.Clip(ro.weights)
