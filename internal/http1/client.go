@@ -3,6 +3,7 @@
 package http1
 
 import (
+	"bytes"
 	"errors"
 	"io"
 
@@ -17,6 +18,7 @@ const maxInterim = 64
 var (
 	errInterims   = &Error{Reason: message.BadResponse, Detail: "too many interim responses"}
 	errNotAskedUp = &Error{Reason: message.BadResponse, Detail: "101 without a request for it"}
+	errSecond     = &Error{Reason: message.BadResponse, Detail: "a second answer right behind the first"}
 	errUnasked    = &Error{Reason: message.BadResponse, Detail: "bytes before a request"}
 )
 
@@ -34,6 +36,8 @@ type ClientConn struct {
 
 	// Owned by the goroutine that reads.
 	in       incoming
+	used     bool // an exchange has begun
+	again    bool // this is not the first one
 	upgrade  bool // the request asked for a WebSocket
 	started  bool // a byte of an answer has arrived
 	final    bool // the final head has arrived
@@ -66,6 +70,7 @@ func (c *ClientConn) WriteHead(r *message.Request, body []byte, end bool) error 
 	}
 	c.in.release()
 	c.in.done.Store(false)
+	c.again, c.used = c.used, true
 	c.upgrade, c.started, c.final, c.close, c.interims = r.WebSocket, false, false, false, 0
 	kind := r.Body
 	if kind == message.Streamed {
@@ -222,10 +227,36 @@ func (c *ClientConn) gotHead(r *message.Response, n int) error {
 		c.in.r += n
 		return nil
 	}
+	if c.again && c.secondAnswer(r, n) {
+		return errSecond
+	}
 	c.final = true
 	c.close = c.close || r.Close
 	c.in.begin(n, r.Body, r.ContentLength)
 	return nil
+}
+
+// secondAnswer reports that another answer came with this one, whose head of n
+// bytes is buffered. On a connection that was used before, the first of them may
+// have been sent before the request, and the client must get neither: what a
+// backend sends between two requests that follow each other closely is not
+// looked for (sendAndAwait waits without looking first) and mostly comes to light
+// like this, when the answer that was asked for arrives behind it. On a new
+// connection the first answers the request, and the second ends the connection.
+func (c *ClientConn) secondAnswer(r *message.Response, n int) bool {
+	rest := c.in.buffered()[n:]
+	switch r.Body {
+	case message.NoBody:
+	case message.Sized:
+		if int64(len(rest)) <= r.ContentLength {
+			return false
+		}
+		rest = rest[r.ContentLength:]
+	default:
+		return false
+	}
+	// A late 1xx is a known slip, and takes no answer's place.
+	return len(rest) > 9 && bytes.HasPrefix(rest, []byte("HTTP/1.")) && rest[9] != '1'
 }
 
 // ResponseStarted reports that a byte of an answer has arrived.

@@ -339,6 +339,90 @@ func TestUnaskedBytes(t *testing.T) {
 	}
 }
 
+// TestSecondAnswer: two answers at once on a connection that was used before are
+// none; on a new one the first is the answer, and the connection ends.
+func TestSecondAnswer(t *testing.T) {
+	const one = "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx"
+	for raw, body := range map[string]string{
+		one + "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil":    "",
+		"HTTP/1.1 204 No Content\r\n\r\n" + one:                     "",
+		one + "HTTP/1.1 100 Continue\r\n\r\n":                       "x",
+		one + "\r\n":                                                "x",
+		"HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\nHTTP/1.1 200": "HTTP/1.1 200",
+	} {
+		b := newBackend(t)
+		if err := b.ask(one, 0, false); err != nil {
+			t.Fatal(err)
+		}
+		if _, got, err := readAnswer(b.c, false); got != "x" || err != nil || !b.c.Reusable() {
+			t.Fatalf("%q, %v", got, err)
+		}
+		if err := b.ask(raw, 0, false); err != nil {
+			t.Fatal(err)
+		}
+		_, got, err := readAnswer(b.c, false)
+		var e *Error
+		if got != body || (body == "") != errors.As(err, &e) || e != nil && e.Reason != message.BadResponse {
+			t.Errorf("%q: %q, %v; want %q", raw, got, err, body)
+		}
+		if b.c.Reusable() && !strings.HasSuffix(raw, body) {
+			t.Errorf("%q: the connection would be used again", raw)
+		}
+	}
+}
+
+// TestUnaskedAnswer sends an answer that nobody asked for between two requests, on
+// real sockets. It is not looked for, but nearly always found out. That depends
+// on when the runtime takes notice of it, so this counts.
+func TestUnaskedAnswer(t *testing.T) {
+	const trials = 100
+	const one = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n"
+	step := make(chan struct{})
+	s := weirtest.NewBackend(t, func(s *weirtest.Conn) {
+		_ = s.Request()
+		s.Send(one + "ok")
+		<-step
+		s.Send(one + "NO")
+		step <- struct{}{}
+		if s.Request() != nil {
+			_ = s.Try(one + "ok")
+		}
+		_, _ = s.End()
+	})
+	caught := 0
+	for range trials {
+		raw, err := net.Dial("tcp", s.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := NewClientConn(netconn.New(raw), Limits{})
+		for i := range 2 {
+			c.AwaitBy(clock.Now().Add(weirtest.Patience))
+			if err := c.WriteHead(get("/"), nil, true); err != nil {
+				t.Fatal(err)
+			}
+			_, body, err := readAnswer(c, false)
+			if i == 0 && (body != "ok" || err != nil || !c.Reusable()) {
+				t.Fatalf("%q, %v", body, err)
+			}
+			if i == 1 {
+				if err != nil {
+					caught++
+				}
+				break
+			}
+			c.Release()
+			step <- struct{}{}
+			<-step
+		}
+		c.Close()
+	}
+	t.Logf("%d of %d early answers were found out", caught, trials)
+	if caught < trials/2 {
+		t.Errorf("%d of %d early answers were found out", caught, trials)
+	}
+}
+
 // TestNoBufferWhileIdle: a kept connection holds no buffer.
 func TestNoBufferWhileIdle(t *testing.T) {
 	b := newBackend(t)
