@@ -40,14 +40,14 @@ type Held struct {
 // AddConnections adds clients that hold connections. Their requests are counted
 // here and not in Stats.
 func (w *World) AddConnections(c Connections) *Held {
-	w.holders++
 	if c.Name == "" {
-		c.Name = "connections-" + strconv.Itoa(w.holders)
+		c.Name = "connections-" + strconv.Itoa(len(w.held)+1)
 	}
 	if c.Again == nil {
 		c.Again = Uniform(100*time.Millisecond, time.Second)
 	}
 	h := &Held{w: w, c: c, dice: w.Stream("connections " + c.Name)}
+	w.held = append(w.held, h)
 	for range c.Clients {
 		k := &connection{h: h, dice: &Stream{h.dice.Uint64()}}
 		k.life.who, k.ask.who = k, k

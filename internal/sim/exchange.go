@@ -189,9 +189,10 @@ func (x *exchange) attempt() {
 	b.w.trace(b.cfg.Name, "attempt")
 	x.until(b.cfg.Connect)
 	if b.cfg.Network != nil {
-		r := Stream{mix(x.out.rnd ^ b.salt ^ uint64(x.out.try))}
+		r := &b.w.tripDice
+		r.state = mix(x.out.rnd ^ b.salt ^ uint64(x.out.try))
 		x.step.code = exchangeArrives
-		trip := b.cfg.Network.Sample(&r)
+		trip := b.cfg.Network.Sample(r)
 		x.out.trip = trip - trip/2
 		b.w.agenda.plan(&x.step, b.w.now.Add(trip/2))
 		return

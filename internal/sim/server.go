@@ -217,9 +217,10 @@ func (s *Server) serve(c *call) {
 		return
 	}
 	j := s.w.newJob()
-	r := Stream{mix(c.rnd ^ 0x5e47 + uint64(c.try)*gamma)}
+	r := &s.w.workDice
+	r.state = mix(c.rnd ^ 0x5e47 + uint64(c.try)*gamma)
 	j.s, j.call = s, c
-	work := s.cfg.Service.Sample(&r)
+	work := s.cfg.Service.Sample(r)
 	if c.work > 0 {
 		work = c.work
 	}

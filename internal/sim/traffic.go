@@ -84,6 +84,7 @@ type Source struct {
 	wave    timer
 	dice    *Stream
 	zipf    *zipf
+	salt    uint64
 	factor  float64 // of the rate, by waves
 	left    float64 // until the next arrival, in units of 1 / rate
 	since   balance.Instant
@@ -120,7 +121,7 @@ func (w *World) AddTraffic(t Traffic) *Source {
 	if t.Addresses <= 0 {
 		t.Addresses = 1000
 	}
-	s := &Source{w: w, t: t, factor: 1, dice: w.Stream("arrivals " + t.Name), zipf: newZipf(t.Keys)}
+	s := &Source{w: w, t: t, factor: 1, dice: w.Stream("arrivals " + t.Name), salt: w.Stream("requests " + t.Name).Uint64(), zipf: newZipf(t.Keys)}
 	s.timer.who, s.wave.who = s, s
 	s.timer.code, s.wave.code = sourceArrival, sourceWave
 	s.over = t.Limit == 0 && t.Until == 0 && t.Replay == nil
@@ -295,7 +296,8 @@ func (s *Source) arrive(a *Arrival) *request {
 	q.s = s
 	s.started++
 	w.open++
-	dice := Stream{mix(mix(w.seed^uint64(s.started)*gamma) ^ s.salt())}
+	dice := &w.arrivalDice
+	dice.state = mix(mix(w.seed^uint64(s.started)*gamma) ^ s.salt)
 	q.rnd = dice.Uint64()
 	q.began = w.now
 	q.size = 1
@@ -303,10 +305,10 @@ func (s *Source) arrive(a *Arrival) *request {
 	to := s.t.To[dice.IntN(len(s.t.To))]
 	q.unsafe = s.t.Unsafe > 0 && dice.Float64() < s.t.Unsafe
 	if s.zipf != nil {
-		q.key, q.hasKey = s.zipf.draw(&dice), true
+		q.key, q.hasKey = s.zipf.draw(dice), true
 	}
 	if s.t.Size != nil {
-		q.size = max(s.t.Size(&dice), 0)
+		q.size = max(s.t.Size(dice), 0)
 	}
 	if a != nil {
 		if a.Size > 0 {
@@ -320,14 +322,6 @@ func (s *Source) arrive(a *Arrival) *request {
 	q.to = to
 	q.send()
 	return q
-}
-
-func (s *Source) salt() uint64 {
-	h := uint64(0x7aff1c)
-	for i := range len(s.t.Name) {
-		h = mix(h ^ uint64(s.t.Name[i]))
-	}
-	return h
 }
 
 // request is one request of a client, with the client's own retries.

@@ -34,8 +34,11 @@ type World struct {
 	counts    *counts     // nil: each balancer knows its own requests only, at once
 	stats     Stats
 	last      Record
-	holders   int
+	held      []*Held
 	open      int // requests of clients that have not ended
+
+	// Streams of one request, which live here so that drawing allocates nothing.
+	arrivalDice, workDice, tripDice Stream
 
 	spareJobs      []*job
 	spareExchanges []*exchange
