@@ -139,14 +139,28 @@ func (c *contest) scan(parts []float64, odd *bitmap) (anyOdd bool) {
 
 // scanRated is scan for peak_ewma.
 func (c *contest) scanRated(odd *bitmap) (anyOdd bool) {
+	equalTo := c.outlook.mean - band // from this level on a factor is 1 or more
 	for i := range c.slots {
 		b := c.slots[i].backend
-		if !b.ready() {
+		n := b.inFlight.Load()
+		if b.status.Load() != readyStatus || n >= b.limit.Load() {
 			odd.set(i)
 			anyOdd = true
 			continue
 		}
-		load, weight := c.loadOf(i), float64(c.weights[i])
+		weight := float64(c.weights[i])
+		load, known := float64(n)+c.outlook.unit*weight, estimate(b.estimate.Load())
+		// Most are out of it already by their requests, without a look at how slow
+		// they are.
+		if load*c.weight > c.load*weight && (known == 0 || known.level() >= equalTo) {
+			continue
+		}
+		if b.ghost.Load() != 0 {
+			load += b.ghostAt(c.r.Now)
+		}
+		if known != 0 {
+			load *= c.outlook.factor(known)
+		}
 		switch mine, theirs := load*c.weight, c.load*weight; {
 		case mine < theirs:
 			c.load, c.weight, c.leaders = load, weight, bitmap{}

@@ -140,15 +140,13 @@ func TestFactorExamples(t *testing.T) {
 		{60e9, 1, 7300e6, 1, 1},           //
 		{time.Hour, 1, 10 * time.Second, 1, 1},
 	} {
-		b := NewBackend("b", "")
-		b.estimate.Store(uint64(packEstimate(levelOf(c.latency), c.evidence, 0)))
 		o := outlookAt(Instant(c.age), mean)
-		if got := o.factor(b); got < c.low || got > c.top {
+		if got := o.factor(packEstimate(levelOf(c.latency), c.evidence, 0)); got < c.low || got > c.top {
 			t.Errorf("%v with evidence %g, %v old, mean 50 ms: factor %.3f, want %g to %g", c.latency, c.evidence, c.age, got, c.low, c.top)
 		}
 	}
-	unknown, o := NewBackend("b", ""), outlookAt(0, mean)
-	if got := o.factor(unknown); got != 1 {
+	o := outlookAt(0, mean)
+	if got := o.factor(0); got != 1 {
 		t.Errorf("without an estimate the factor is %g", got)
 	}
 }
@@ -161,10 +159,8 @@ func TestFactorMonotone(t *testing.T) {
 		evidence := rapid.Float64Range(0, 1).Draw(t, "evidence")
 		age := Instant(rapid.Int64Range(0, 2e10).Draw(t, "age"))
 		of := func(level float64, now Instant) float64 {
-			b := NewBackend("b", "")
-			b.estimate.Store(uint64(packEstimate(level, evidence, 0)))
 			o := outlookAt(now, mean)
-			return o.factor(b)
+			return o.factor(packEstimate(level, evidence, 0))
 		}
 		if fast, slow := of(min(a, c), age), of(max(a, c), age); fast > slow {
 			t.Fatalf("levels %g and %g have factors %g and %g", min(a, c), max(a, c), fast, slow)
@@ -188,4 +184,48 @@ func TestExp2(t *testing.T) {
 			t.Errorf("exp2(%d) = %g", x, exp2(float64(x)))
 		}
 	}
+}
+
+// What peak_ewma's scan finds is the minimum of factor and load, ties included,
+// though it leaves out most of the factors.
+func TestScanRatedExact(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		weights := rapid.SliceOfN(rapid.Uint32Range(1, 5), 1, 100).Draw(t, "weights")
+		s := setOf(weights...)
+		p := NewPeakEWMA(EWMAConfig{}).Build(s).(*leastRequest)
+		const now = Instant(20e9)
+		for _, m := range s.Members() {
+			m.Backend.inFlight.Store(rapid.Int64Range(0, 6).Draw(t, "in flight"))
+			if rapid.IntRange(0, 3).Draw(t, "known") > 0 {
+				m.Backend.estimate.Store(uint64(packEstimate(
+					rapid.Float64Range(20, 32).Draw(t, "level"), rapid.Float64Range(0, 1).Draw(t, "evidence"),
+					now-Instant(rapid.Int64Range(0, 2e10).Draw(t, "age")))))
+			}
+			switch rapid.IntRange(0, 9).Draw(t, "state") {
+			case 0:
+				m.Backend.SetShare(0.5)
+			case 1:
+				m.Backend.Charge(now, 1e9, 0)
+			}
+		}
+		c := contest{roster: p.roster, r: &Request{Now: now}, load: 1, rated: true, outlook: p.rates.at(p.roster, nil, now)}
+		var odd bitmap
+		anyOdd := c.scanRated(&odd)
+		least := math.Inf(1)
+		for i := range p.slots {
+			if p.slots[i].backend.ready() {
+				least = min(least, c.loadOf(i)/float64(p.weights[i]))
+			} else if !odd.has(i) || !anyOdd {
+				t.Fatalf("member %d is not plain", i)
+			}
+		}
+		for i := range p.slots {
+			mine := c.loadOf(i) / float64(p.weights[i])
+			if leads := c.leaders.has(i); !p.slots[i].backend.ready() && leads || leads && mine > least*(1+1e-12) {
+				t.Fatalf("member %d leads with %g, the least is %g", i, mine, least)
+			} else if !leads && p.slots[i].backend.ready() && c.loadOf(i)*c.weight <= c.load*float64(p.weights[i]) {
+				t.Fatalf("member %d does not lead with %g, the leaders have %g", i, mine, least)
+			}
+		}
+	})
 }

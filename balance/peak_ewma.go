@@ -185,9 +185,9 @@ func (o *outlook) settle(sum, mass float64) {
 	}
 }
 
-// factor returns how many times as slow as the mean a backend counts.
-func (o *outlook) factor(b *Backend) float64 {
-	e := estimate(b.estimate.Load())
+// factor returns how many times as slow as the mean a backend counts of which
+// that is known.
+func (o *outlook) factor(e estimate) float64 {
 	if e == 0 {
 		return 1
 	}
@@ -213,7 +213,7 @@ func (o *outlook) factor(b *Backend) float64 {
 // load is what is compared, before it is divided by the weight: requests in
 // flight and one more, times what the backend counts as.
 func (o *outlook) load(b *Backend, weight uint32, now Instant) float64 {
-	return o.factor(b) * (b.Load(now) + o.unit*float64(weight))
+	return o.factor(estimate(b.estimate.Load())) * (b.Load(now) + o.unit*float64(weight))
 }
 
 // exp2 returns 2^x to 0.4 %, exactly for whole numbers: the integer part becomes
