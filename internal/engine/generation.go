@@ -112,6 +112,7 @@ func (e *Engine) buildRoute(g *Generation, l *config.Listener, r *config.Route) 
 		t := &cfg.Timeouts
 		out.Pool = p.pool
 		out.Key = keyFunc(cfg)
+		out.LoadReports = wantsLoad(&cfg.Overload)
 		out.PoolSeries = p.series
 		out.Retry = retryRules(&r.Retry)
 		out.RetryBody = r.Retry.Body

@@ -76,6 +76,9 @@ func overload(o *config.Overload) health.Overload {
 	}
 }
 
+// wantsLoad reports whether load reports of answers and probes are read.
+func wantsLoad(o *config.Overload) bool { return !o.Off && slices.Contains(o.Signals, "orca") }
+
 func zone(z *config.Zone) pool.Zone {
 	if z == nil {
 		return pool.Zone{}

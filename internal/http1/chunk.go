@@ -247,7 +247,13 @@ func (c *ChunkReader) finishTrailers() *Error {
 		return errBareCR
 	}
 	for i := range c.fields.Len() {
-		if c.fields.ID(i) != message.Other || notInTrailer(c.fields.Name(i)) {
+		switch c.fields.ID(i) {
+		case message.LoadReport, message.LoadReportBin: // a trailer is where they are made for
+		case message.Other:
+			if notInTrailer(c.fields.Name(i)) {
+				c.fields.Remove(i)
+			}
+		default:
 			c.fields.Remove(i)
 		}
 	}
@@ -256,7 +262,7 @@ func (c *ChunkReader) finishTrailers() *Error {
 }
 
 // notInTrailer names fields without an id of their own that change how the
-// message is understood. (All fields with an id do.)
+// message is understood. (All fields with an id do, but for load reports.)
 func notInTrailer(name []byte) bool {
 	switch len(name) {
 	case 5:

@@ -134,6 +134,10 @@ func longFieldID(name []byte) message.FieldID {
 		id, want = message.ProxyAuthenticate, "proxy-authenticate"
 	case 19:
 		id, want = message.ProxyAuthorization, "proxy-authorization"
+	case 21:
+		id, want = message.LoadReport, "endpoint-load-metrics"
+	case 25:
+		id, want = message.LoadReportBin, "endpoint-load-metrics-bin"
 	}
 	if want != "" && nameEqual(name, want) {
 		return id

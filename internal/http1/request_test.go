@@ -289,6 +289,7 @@ func TestFieldIDs(t *testing.T) {
 		"Server": message.Server, "Content-Type": message.ContentType, "Idempotency-Key": message.IdempotencyKey,
 		"HTTP2-Settings": message.HTTP2Settings, "X-Weir-Attempt": message.WeirAny, "X-Weir-A": message.WeirAny,
 		"User-Agent": message.UserAgent, "Referer": message.Referer, "Max-Forwards": message.MaxForwards,
+		"Endpoint-Load-Metrics": message.LoadReport, "Endpoint-Load-Metrics-Bin": message.LoadReportBin,
 		"X-Weir-": message.Other, "Accept": message.Other, "X": message.Other, "Content-Encoding": message.Other,
 	}
 	seen := map[message.FieldID]bool{}

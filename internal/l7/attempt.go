@@ -120,7 +120,7 @@ func (e *exchange) attempt() Failure {
 	e.began = e.now
 	e.rec.Attempts++
 	e.rec.FirstByte, e.rec.Connect, e.retryAfter, e.headSent = 0, 0, false, false
-	e.res.Status = 0
+	e.signals, e.res.Status = signals{}, 0
 	if f := e.connect(); f.failed() {
 		return f
 	}
@@ -390,6 +390,7 @@ func (e *exchange) settle(f *Failure) {
 	}
 	if !f.failed() {
 		e.settlePump()
+		e.readTrailers()
 	}
 	if e.up != nil && !f.failed() && !e.body.pumping && e.up.Reusable() {
 		e.w.target(nil)
@@ -408,7 +409,8 @@ func (e *exchange) breakOff(f *Failure) {
 		FirstByte: e.rec.FirstByte, Total: e.now.Sub(e.began), Client: e.clientKey,
 	}
 	if f.Kind == pool.Success {
-		o.Status, o.RetryAfter = e.res.Status, e.retryAfter
+		o.Status, o.Tunnel = e.res.Status, e.rec.Tunnel
+		e.signals.tell(&o)
 	}
 	e.lease.Done(o)
 }

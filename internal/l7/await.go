@@ -129,7 +129,8 @@ func (e *exchange) judge() Failure {
 	if r.Status == 101 {
 		return Failure{} // relay sees to it
 	}
-	e.retryAfter = r.Status == 503 && r.Fields.Has(message.RetryAfter)
+	e.readSignals()
+	e.retryAfter = r.Status == 503 && e.signals.asked
 	if e.interim || !e.rt.Retry.OnStatus.Has(r.Status) {
 		return Failure{}
 	}

@@ -95,7 +95,8 @@ type exchange struct {
 	limited    bool // a slot of the route's limit is held
 	answered   bool // the head of a final answer left, or was tried to
 	interim    bool // a 1xx other than 100 left
-	retryAfter bool // the backend's answer carried Retry-After
+	retryAfter bool // the backend's answer is 503 with Retry-After
+	signals    signals
 
 	leases   [2]pool.Lease
 	lease    *pool.Lease // the one in use; never nil
@@ -168,6 +169,7 @@ func (e *exchange) reset() {
 	e.head = false
 	e.now, e.client, e.clientKey, e.requestID = 0, netip.Addr{}, 0, nil
 	e.keyed, e.limited, e.answered, e.interim, e.retryAfter = false, false, false, false, false
+	e.signals = signals{}
 	e.breq, e.try = balance.Request{}, pool.Try{}
 	e.backend, e.target, e.up = nil, nil, nil
 	e.reused, e.fresh, e.reserved, e.headSent, e.wait = false, false, false, false, 0

@@ -51,6 +51,8 @@ type Route struct {
 	Pool     PoolHandle
 	PoolName string
 	Key      KeyFunc // of requests to a pool whose policy wants keys; nil: they have none
+	// LoadReports says that the pool wants the load reports of answers (ORCA).
+	LoadReports bool
 
 	Respond  *Respond
 	Redirect *Redirect

@@ -46,6 +46,8 @@ const (
 	UserAgent
 	Referer
 	MaxForwards
+	LoadReport    // endpoint-load-metrics
+	LoadReportBin // endpoint-load-metrics-bin
 	// Lookalike is a name that differs from an identity field's only by "_" or
 	// another such character for "-": some servers read both as one (S13).
 	Lookalike
