@@ -93,18 +93,17 @@ func (c *core) reckon(now balance.Instant) {
 		return
 	}
 	a.stale = false
-	serve, reach, faithful := 0, 0.0, false
+	serve, faithful := 0, false
 	for _, t := range c.tiers {
 		c.reckonShared(now, t)
 		t.total = t.counts[serving] + t.counts[opinion] + btoi(t.shared)*t.counts[notReady]
 		serve += btoi(t.counts[serving] > 0)
-		reach += min(c.healthOf(t)*c.factor(), 1)
 		faithful = faithful || t.total+t.counts[notReady] > 0
 	}
-	shedding, why := false, ""
+	shedding, why, enough := false, "", c.reach() >= 1-1e-9
 	for i, t := range c.tiers {
 		others := serve > btoi(t.counts[serving] > 0)
-		open, loud := c.doubts(t, serve == 0, others && reach >= 1-1e-9)
+		open, loud := c.doubts(t, serve == 0, others && enough)
 		if loud && c.cfg.Panic.Then == ThenShed && faithful {
 			shedding, open = true, false
 		}

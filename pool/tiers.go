@@ -181,16 +181,36 @@ func (c *core) worth(m *member) float64 {
 // disabled members are no part of it, nor are newcomers before their first probe:
 // adding backends must not send work away.
 func (c *core) healthOf(t *tier) float64 {
-	all := 0.0
+	left := c.capacity(t) // also where there is nobody: then it is spent no longer
+	if all := t.known(); all > 0 {
+		return min(left/all, 1)
+	}
+	return 0
+}
+
+// known returns the weight of the members that healthOf is about.
+func (t *tier) known() float64 {
+	all := uint64(0)
 	for class, m := range t.mass {
 		if class != int(waiting) {
-			all += float64(m)
+			all += m
 		}
 	}
-	if all == 0 {
-		return 0
+	return float64(all)
+}
+
+// reach returns which part of the load the tiers could take together if nobody
+// were overloaded, 1 and above for all of it; those that only the floor keeps in
+// are not counted on. Whether opinions are to be believed
+// does not depend on how busy the others are: panic would come and go with it.
+func (c *core) reach() float64 {
+	sum := 0.0
+	for _, t := range c.tiers {
+		if all := t.known(); all > 0 {
+			sum += min(float64(t.mass[serving])/all*c.factor(), 1)
+		}
 	}
-	return min(c.capacity(t)/all, 1)
+	return sum
 }
 
 // tierLoads divides the load over tiers, best first, given what part of each

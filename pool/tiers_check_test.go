@@ -19,7 +19,9 @@ func (v *view) panickedFor(b *balance.Backend) bool {
 type naiveTier struct {
 	level                                             int
 	serving, opinion, fact, notReady, waiting, lately int
-	mass, all                                         float64
+	mass, left, all                                   float64 // left: what overload has left of mass
+	sure                                              float64 // mass without those that the floor keeps in
+	low                                               int
 	shared                                            bool
 }
 
@@ -52,6 +54,13 @@ func (g *game) naiveTiers() []naiveTier {
 			case s.health.Share() > 0:
 				n.serving++
 				n.mass += w
+				n.sure += w
+				low := s.health.Reason() == health.ReasonOverloaded && m.b.Share() <= g.p.core.floorShare()+1e-6
+				n.low += btoi(low)
+				if s.health.Reason() == health.ReasonOverloaded {
+					w *= m.b.Share()
+				}
+				n.left += w
 			case s.hasFact:
 				n.fact++
 			case s.health.State() == health.StateNotReady:
@@ -64,6 +73,7 @@ func (g *game) naiveTiers() []naiveTier {
 			}
 			if s.floored {
 				n.mass += w
+				n.left += w
 			}
 		}
 		if found {
@@ -89,7 +99,7 @@ func (g *game) checkTiers() {
 		}
 		anyone += n.serving
 		if n.all > 0 {
-			reach += min(1, n.mass/n.all*1.4)
+			reach += min(1, n.sure/n.all*1.4)
 		}
 	}
 	said := false
@@ -137,6 +147,16 @@ func (g *game) checkPlan(tiers []naiveTier) {
 	for i := range tiers {
 		calm = calm || tiers[i].mass > 0 && !c.tiers[i].loud
 	}
+	for i := range tiers {
+		// Whether it still is spent depends on what was; what that means does not.
+		n, t := &tiers[i], c.tiers[i]
+		if n.serving > 0 && n.low == n.serving && !t.spent && n.left*1.4 < n.mass || t.spent && n.left*1.4 >= n.mass {
+			g.t.Errorf("tier %d is spent: %v, %+v", n.level, t.spent, *n)
+		}
+		if t.spent {
+			n.mass = n.left
+		}
+	}
 	left, sum := 1.0, 0.0
 	want := make([]float64, len(tiers))
 	for i := range tiers {
@@ -169,8 +189,12 @@ func (g *game) checkZones(t *tier, plan *tierPlan) {
 		}
 		mass[s.spec.Zone] += 0
 		if s.health.Share() > 0 || s.floored {
-			mass[s.spec.Zone] += float64(s.weight)
-			sum += float64(s.weight)
+			w := float64(s.weight)
+			if t.zones[s.spec.Zone] && s.health.Reason() == health.ReasonOverloaded && !s.floored {
+				w *= m.b.Share()
+			}
+			mass[s.spec.Zone] += w
+			sum += w
 			local = local || s.spec.Zone == z.Local
 		}
 	}
