@@ -60,7 +60,7 @@ type sample struct {
 
 // Scenarios returns all scenarios, in the order in which they are listed.
 func Scenarios() []*Scenario {
-	return []*Scenario{ringGrowth}
+	return []*Scenario{race, slowServer, staleHerd, coldStart, hotKey, ringGrowth, blackHole}
 }
 
 // Find returns the scenario with the name, or nil.

@@ -87,7 +87,7 @@ func ringSample(o *Options, seed uint64, build func(n, without int) func(uint64)
 	counts := make([]int, o.Backends)
 	moved, innocent, left := 0, 0, 0
 	for i := range o.Requests {
-		key := splitmix(seed<<32 ^ uint64(i)) //nolint:gosec // i is not negative
+		key := mix(seed<<32 ^ uint64(i)) //nolint:gosec // i is not negative
 		was, is := before(key), grown(key)
 		counts[was]++
 		if was != is {
@@ -107,12 +107,4 @@ func ringSample(o *Options, seed uint64, build func(n, without int) func(uint64)
 	return sample{figures: []float64{
 		float64(most) * float64(o.Backends) / float64(o.Requests), part(left), part(innocent), part(moved),
 	}}
-}
-
-// splitmix is one number of splitmix64 (Steele, Lea and Flood, OOPSLA 2014).
-func splitmix(x uint64) uint64 {
-	x += 0x9e3779b97f4a7c15
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
 }

@@ -295,7 +295,7 @@ func Show(v float64, u Unit) string {
 	case u == Part && v < 1 && v > 0.9995:
 		return "99.9%"
 	case u == Part:
-		return fixed(v*100, 1) + "%"
+		return decimals(v*100, 1) + "%"
 	case u == Factor:
 		return strconv.FormatFloat(v, 'f', 2, 64) + "x"
 	case u == PerSec:
@@ -309,18 +309,18 @@ func Show(v float64, u Unit) string {
 func digits3(v float64) string {
 	switch a := math.Abs(v); {
 	case a >= 99.95:
-		return fixed(v, 0)
+		return decimals(v, 0)
 	case a >= 9.995:
-		return fixed(v, 1)
+		return decimals(v, 1)
 	default:
-		return fixed(v, 2)
+		return decimals(v, 2)
 	}
 }
 
-// fixed is v with so many decimals, without zeros at the end.
-func fixed(v float64, decimals int) string {
-	s := strconv.FormatFloat(v, 'f', decimals, 64)
-	if decimals > 0 {
+// decimals is v with at most n decimals, without zeros at the end.
+func decimals(v float64, n int) string {
+	s := strconv.FormatFloat(v, 'f', n, 64)
+	if n > 0 {
 		s = strings.TrimRight(strings.TrimRight(s, "0"), ".")
 	}
 	if s == "-0" {
