@@ -46,7 +46,7 @@ func (k *keyed) fits(i int, b *Backend, now Instant, allowance float64) bool {
 	if !k.panicked {
 		own *= b.ShareAt(now)
 	}
-	n := b.inFlight.Load()
+	n := b.wholeLoad(now)
 	return n <= 0 || float64(n) < allowance*own // n + 1 <= ceil(x) is n < x
 }
 
@@ -93,6 +93,19 @@ func (k *keyed) visit(now Instant) (mass float64, inFlight int64) {
 			mass += float64(k.weights[i]) * b.ShareAt(now)
 		}
 		inFlight += n
+		if b.ghost.Load() != 0 {
+			inFlight += b.wholeLoad(now) - n
+		}
 	}
 	return mass, inFlight
+}
+
+// wholeLoad is Load in whole requests: what failed attempts still charge counts
+// here as well, or a backend that fails at once would be below the bound always
+// and get the keys of all the others.
+func (b *Backend) wholeLoad(now Instant) int64 {
+	if b.ghost.Load() == 0 {
+		return b.inFlight.Load()
+	}
+	return int64(math.Round(b.Load(now)))
 }
