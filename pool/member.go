@@ -47,6 +47,8 @@ type member struct {
 	signs        signs
 	slowness     slowness
 	untimed      atomic.Uint64 // answers whose latency says nothing
+	badTimed     atomic.Uint64 // failures among the others,
+	badLatency   atomic.Uint64 // and their part of latency
 	shareAsk     atomic.Bool   // the rule for 5xx shares is being looked at
 	open         atomic.Bool   // takes work whatever its share: opinions are set aside; written with each publication
 }
@@ -76,6 +78,7 @@ const (
 	markReachable             // an accused backend answered
 	markEmpty                 // nothing is in flight
 	markStrained              // there may be enough signs of overload
+	markMean                  // a failure could not be charged: the mean is not known yet
 )
 
 // coreState is what the core knows of a member. Guarded by Pool.mu.
@@ -118,6 +121,7 @@ type coreState struct {
 
 	// Figures at the last statistics ticks.
 	seenAnswers, seenLatency uint64
+	seenBad, seenBadLatency  uint64
 	ewma                     float64 // nanoseconds
 	base                     [2]tally
 	errTwoBefore             bool
@@ -225,6 +229,10 @@ func (m *member) acquit(mode uint32, began balance.Instant, o *Outcome) {
 // badAnswer takes an answer of 500 or above.
 func (m *member) badAnswer(began balance.Instant, o *Outcome) {
 	m.failed.Add(1)
+	if !o.Tunnel {
+		m.badTimed.Add(1)
+		m.badLatency.Add(uint64(o.firstByte()))
+	}
 	m.charge(o)
 	if int64(began) < m.since.Load() || !m.p.cfg.Passive.Enabled {
 		return
@@ -326,6 +334,10 @@ func (m *member) failure(began balance.Instant, o *Outcome) {
 func (m *member) charge(o *Outcome) {
 	if mean := time.Duration(m.p.mean.Load()); mean > 0 {
 		m.b.Charge(o.Now, mean, o.Total)
+		return
+	}
+	if !m.p.meanAsked.Load() && m.p.meanAsked.CompareAndSwap(false, true) {
+		m.mark(markMean)
 	}
 }
 

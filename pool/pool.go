@@ -28,6 +28,7 @@ type Pool struct {
 	// Read by every request, written seldom.
 	view       atomic.Pointer[view]
 	mean       atomic.Int64  // nanoseconds, by which failed attempts are charged
+	meanAsked  atomic.Bool   // the core knows that it is wanted
 	refused    atomic.Uint64 // requests refused because everyone was full, with Overload.QueueFull
 	twoClients atomic.Bool   // requests of two client addresses were seen in this window
 	client     atomic.Uint64

@@ -174,6 +174,9 @@ func (c *core) tick(now balance.Instant) {
 			c.endRamp(m)
 		}
 	}
+	if at := c.stats.meanAt; at != 0 && now >= at {
+		c.firstMean(now)
+	}
 	if now >= c.stats.next {
 		c.statistics(now)
 	}
@@ -192,6 +195,9 @@ func (c *core) wake() {
 	}
 	if c.gate != nil {
 		sooner(c.gate.Start.Add(c.gate.Window))
+	}
+	if c.stats.meanAt != 0 {
+		sooner(c.stats.meanAt)
 	}
 	if c.dirty {
 		sooner(c.published.Add(publishEvery))

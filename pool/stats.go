@@ -16,6 +16,7 @@ const (
 	shareTurn = 15 * time.Second // the window for 5xx shares is one to two of these
 	histTurn  = 30 * time.Second // the window for quantiles is one to two of these
 	keepSums  = 32
+	meanSoon  = 100 * time.Millisecond // the first mean latency is looked for so often
 )
 
 // stats is what the core derives from the counters of all members, once a
@@ -27,6 +28,7 @@ type stats struct {
 	shareAt   balance.Instant
 	histAt    int // which member's histogram turns next
 	mean      float64
+	meanAt    balance.Instant // when it is looked for again; 0: nobody waits for it
 	sums      []sum // at the last ticks, oldest first
 	twoBefore bool
 	watch     []*member // whose share of 5xx is being looked at
@@ -55,7 +57,7 @@ func (c *core) statistics(now balance.Instant) {
 	st.last = now
 	weight := 1 - math.Exp(-dt.Seconds()/ewmaTime.Seconds())
 	var total sum
-	var answers, latency uint64
+	var answers, good, goodLatency uint64
 	for _, m := range c.order {
 		a, l := m.answers.Load(), m.latency.Load()
 		timed := m.timed()
@@ -71,7 +73,10 @@ func (c *core) statistics(now balance.Instant) {
 				s.ewma += weight * (mean - s.ewma)
 			}
 			answers += n
-			latency += l - s.seenLatency
+			bad, badLatency := m.badTimed.Load(), m.badLatency.Load() // may be ahead of the rest
+			good += n - min(bad-s.seenBad, n)
+			goodLatency += l - s.seenLatency - min(badLatency-s.seenBadLatency, l-s.seenLatency)
+			s.seenBad, s.seenBadLatency = bad, badLatency
 		}
 		s.seenAnswers, s.seenLatency = timed, l
 	}
@@ -80,8 +85,8 @@ func (c *core) statistics(now balance.Instant) {
 		st.sums = append(st.sums[:0], st.sums[1:]...)
 	}
 	st.sums = append(st.sums, total)
-	if answers > 0 {
-		c.setMean(float64(latency)/float64(answers), weight)
+	if good > 0 {
+		c.setMean(float64(goodLatency)/float64(good), weight)
 	}
 	c.served = c.served || total.good > 0
 	c.turnHistograms(dt)
@@ -97,7 +102,37 @@ func (c *core) statistics(now balance.Instant) {
 	}
 }
 
-// setMean moves the pool's mean latency, by which failed attempts are charged.
+// firstMean finds the mean latency before the first statistics, because a failure
+// is there to be charged: a backend that fails fast would otherwise look idle for
+// as long as the process is young. It is tried at once, and as often as failures
+// ask for it every 100 ms until an answer is good.
+func (c *core) firstMean(now balance.Instant) {
+	st := &c.stats
+	if st.mean != 0 {
+		st.meanAt = 0
+		return
+	}
+	var good, latency uint64
+	for _, m := range c.order {
+		bad, badLatency, n, l := m.badTimed.Load(), m.badLatency.Load(), m.timed(), m.latency.Load()
+		good += n - min(bad, n)
+		latency += l - min(badLatency, l)
+	}
+	switch {
+	case good > 0:
+		c.setMean(float64(latency)/float64(good), 1)
+	case st.meanAt == 0:
+		st.meanAt = now.Add(meanSoon)
+		return
+	}
+	st.meanAt = 0
+	c.hot.meanAsked.Store(false)
+}
+
+// setMean moves the pool's mean latency, by which failed attempts are charged: of
+// good answers only. With fast failures in it each of them
+// would be charged too little, which attracts more of them, which makes the mean
+// smaller yet.
 func (c *core) setMean(mean, weight float64) {
 	st := &c.stats
 	if st.mean == 0 {

@@ -240,6 +240,9 @@ func (c *core) crossed(now balance.Instant, m *member, marks uint32) {
 	if marks&markEmpty != 0 {
 		c.emptied(m)
 	}
+	if marks&markMean != 0 {
+		c.firstMean(now)
+	}
 	if m.core.leaving {
 		return
 	}
