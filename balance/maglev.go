@@ -3,6 +3,7 @@
 package balance
 
 import (
+	"maps"
 	"math/bits"
 	"slices"
 )
@@ -15,8 +16,8 @@ import (
 // start in steps, both hashes of its id; the size is prime, so the steps reach
 // every slot. They take turns, each time the first slot they like that is still
 // free, until all are gone. A backend of weight w has its j-th turn at the time
-// j/w: who comes first does not depend on who else is there, so little changes
-// when somebody comes or goes.
+// j/w, the heavier first where times are equal: who comes first does not depend
+// on who else is there, so little changes when somebody comes or goes.
 //
 // Example: 7 slots, A starting at 3 in steps of 4 (3 0 4 1 5 2 6), B at 0 in
 // steps of 2 (0 2 4 6 1 3 5), weights 1 and 1. A takes 3, B 0, A 4 (0 is gone),
@@ -41,7 +42,7 @@ type maglevPolicy struct{ hashPolicy }
 func (p maglevPolicy) Build(s *Set) Picker {
 	m := &maglev{}
 	m.init(s, p.cfg)
-	m.table = maglevTable(m.ids, m.weights, m.equal, p.cfg.TableSize)
+	m.table = maglevTable(m.ids, m.weights, p.cfg.TableSize)
 	return m
 }
 
@@ -79,7 +80,7 @@ func (p *maglev) Pick(r Request) (*Backend, bool) {
 }
 
 // maglevTable deals out size slots, a prime, to members with these ids.
-func maglevTable(ids []uint64, weights []uint32, equal bool, size int) []uint32 {
+func maglevTable(ids []uint64, weights []uint32, size int) []uint32 {
 	if len(ids) == 0 {
 		return nil
 	}
@@ -89,15 +90,15 @@ func maglevTable(ids []uint64, weights []uint32, equal bool, size int) []uint32 
 		step, _ := bits.Mul64(splitmix64(id+splitmixGamma), uint64(size-1))
 		d.wishes[i] = wish{uint32(start), uint32(step) + 1}
 	}
-	if equal {
-		for n := range size {
-			d.take(uint32(n % len(ids)))
-		}
-		return d.table
-	}
 	turns := newTurns(weights)
-	for range size {
-		d.take(turns.next())
+	for left := size; left > 0; {
+		for _, i := range turns.next() {
+			if left == 0 {
+				break
+			}
+			d.take(i)
+			left--
+		}
 	}
 	return d.table
 }
@@ -125,56 +126,54 @@ func (d *deal) take(i uint32) {
 type wish struct{ next, step uint32 }
 
 // turns deals out turns by weight: the j-th of a member of weight w, from 1, at
-// the time j/w, equal times in the members' order. It is a heap of everyone's
-// next turn.
+// the time j/w, at equal times the heavier first, then in the members' order.
+// Members of one weight have their turns together; a heap holds the next turn of
+// each weight.
 type turns struct {
-	weights []uint32
-	heap    []turn
+	heap []turn
 }
 
 type turn struct {
-	time   float64
-	had    float64
-	member uint32
+	time    float64
+	had     float64
+	weight  float64
+	members []uint32
 }
 
-func (t turn) before(u turn) bool {
-	return t.time < u.time || t.time == u.time && t.member < u.member
+func (t *turn) before(u *turn) bool {
+	return t.time < u.time || t.time == u.time && t.weight > u.weight
 }
 
 func newTurns(weights []uint32) *turns {
-	t := &turns{weights: weights}
+	of := map[uint32][]uint32{}
 	for i, w := range weights {
-		t.heap = append(t.heap, turn{time: 1 / float64(w), member: uint32(i)})
+		of[w] = append(of[w], uint32(i))
 	}
-	slices.SortFunc(t.heap, func(a, b turn) int {
-		if a.before(b) {
-			return -1
-		}
-		return 1
-	})
+	t := &turns{}
+	for _, w := range slices.Backward(slices.Sorted(maps.Keys(of))) { // the heaviest is the first: a heap
+		t.heap = append(t.heap, turn{time: 1 / float64(w), weight: float64(w), members: of[w]})
+	}
 	return t
 }
 
 // next returns whose turn it is.
-func (t *turns) next() uint32 {
+func (t *turns) next() []uint32 {
 	h := t.heap
-	first := h[0]
-	moved := first
+	moved := h[0]
 	moved.had++
-	moved.time = (moved.had + 1) / float64(t.weights[moved.member])
+	moved.time = (moved.had + 1) / moved.weight
 	i := 0
 	for {
 		child := 2*i + 1
-		if child+1 < len(h) && h[child+1].before(h[child]) {
+		if child+1 < len(h) && h[child+1].before(&h[child]) {
 			child++
 		}
-		if child >= len(h) || moved.before(h[child]) {
+		if child >= len(h) || moved.before(&h[child]) {
 			break
 		}
 		h[i] = h[child]
 		i = child
 	}
 	h[i] = moved
-	return first.member
+	return moved.members
 }

@@ -22,7 +22,7 @@ import "math/bits"
 //
 // Shares are as even as chance makes them: with 160 points they deviate by 8 %
 // (one standard deviation), the largest of a hundred backends has about 1.23
-// times its part. For even shares take maglev, or more points, at 12 bytes each.
+// times its part. For even shares take maglev, or more points, at 12 to 16 bytes each.
 // No key moves that does not have to: it goes to who comes, or from who goes.
 //
 // A key whose backend may not be chosen, or does not yet have the share for it,
