@@ -48,7 +48,7 @@ var walls = []wall{
 	{dir: "internal/http1", ours: []string{"balance", "internal/clock", "internal/message", "internal/netconn"}},
 	{dir: "internal/upstream", ours: []string{"balance", "internal/clock", "internal/http1", "internal/message", "internal/netconn"}},
 	{dir: "internal/l7", any: true, never: []string{"internal/admin", "internal/config", "internal/demo", "internal/engine", "internal/listen", "internal/probe", "internal/weirtest"}},
-	{dir: "internal/probe", ours: []string{"balance", "health", "internal/clock", "internal/http1", "internal/message", "internal/netconn", "internal/upstream"}},
+	{dir: "internal/probe", ours: []string{"balance", "health", "internal/clock", "internal/http1", "internal/message", "internal/netconn", "internal/orca", "internal/upstream"}},
 	{dir: "internal/config", ours: []string{"internal/route"}},
 	{dir: "internal/engine", any: true, never: []string{"internal/demo", "internal/weirtest"}},
 	{dir: "internal/admin", ours: []string{}},

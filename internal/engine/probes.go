@@ -26,7 +26,7 @@ func (d *driver) probeTarget(t *target) probe.Target {
 	if a.Protocol != "http" {
 		return out
 	}
-	out.HTTP = &probe.HTTP{Method: a.Method, Path: a.Path, Host: a.Host}
+	out.HTTP = &probe.HTTP{Method: a.Method, Path: a.Path, Host: a.Host, Overload: !d.cfg.Overload.Off, LoadReports: wantsLoad(&d.cfg.Overload)}
 	if out.HTTP.Host == "" {
 		out.HTTP.Host = hostField(out.Address, out.TLS != nil)
 	}

@@ -52,6 +52,11 @@ type HTTP struct {
 	Path   string  // origin-form with query, starts with "/"
 	Host   string  // value of the Host field
 	Expect []Range // statuses that pass; 200-299 when empty
+	// Overload says that an expected answer whose content is the word
+	// "overloaded" means that; up to 250 ms are waited for it.
+	Overload bool
+	// LoadReports says that the load report (ORCA) of an expected answer is read.
+	LoadReports bool
 }
 
 // Range is a range of statuses, both ends included.
@@ -186,6 +191,7 @@ func (p *Prober) tell(j *job, v verdict, sent balance.Instant, start time.Time) 
 	}
 	j.done(health.ProbeResult{
 		Outcome: v.outcome, Sent: sent, At: p.opt.Now(), Cause: v.cause, Status: v.status,
+		Load: v.load, HasLoad: v.hasLoad,
 		Error: v.text, OnTrafficPort: j.target.OnTrafficPort, Retry: v.retry,
 	})
 }

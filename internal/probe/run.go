@@ -34,6 +34,8 @@ type verdict struct {
 	status  int
 	text    string
 	retry   bool
+	load    float64 // of the answer's load report
+	hasLoad bool
 }
 
 func failed(cause health.ProbeCause, text string) verdict {
@@ -221,7 +223,11 @@ func (p *Prober) ask(c *conn, j *job, deadline time.Time) verdict {
 				break
 			}
 			if head.Status >= 200 {
-				return judge(h, head.Status)
+				v := judge(h, head.Status)
+				if v.outcome == health.Pass && (h.Overload || h.LoadReports) {
+					v = p.busy(c, h, &head, b[size:], deadline)
+				}
+				return v
 			}
 			if interim++; head.Status == 101 || interim > maxInterim {
 				return failed(health.CauseMalformed, fmt.Sprintf("unexpected answer %d", head.Status))
