@@ -137,7 +137,7 @@ func (p *Pool) Next(now balance.Instant, rr *RetryRules, t *Try, f Failure, rnd 
 	if f.Kind == Success {
 		// An answer is in hand, and better than the same backend's next one.
 		later := f.Status == 503 && f.RetryAfter
-		if later && t.RetryAfterUsed || !p.beside(f.Backend, later) {
+		if later && t.RetryAfterUsed || !p.beside(now, f.Backend, later) {
 			return Decision{Why: NoneBetter}
 		}
 	}
@@ -191,15 +191,15 @@ func (p *Pool) backoff(n int, rnd uint64) time.Duration {
 
 // beside reports whether there is a backend other than b that requests may be
 // given to and that can be reached as far as is known; with headroom, one whose
-// share is above 0.5.
-func (p *Pool) beside(b *balance.Backend, headroom bool) bool {
+// share is above 0.5 now.
+func (p *Pool) beside(now balance.Instant, b *balance.Backend, headroom bool) bool {
 	n := 0
 	return p.view.Load().anyTaker(func(m *balance.Member, panicked bool) bool {
 		o := m.Backend
 		if o == b || m.Weight == 0 || o.Admin() != balance.Enabled || o.Unreachable() {
 			return false
 		}
-		if share := o.Share(); headroom && share <= 0.5 || share <= 0 && !panicked {
+		if share := o.ShareAt(now); headroom && share <= 0.5 || share <= 0 && !panicked {
 			return false
 		}
 		n++
