@@ -29,7 +29,7 @@ type stats struct {
 	histAt    int // which member's histogram turns next
 	mean      float64
 	meanAt    balance.Instant // when it is looked for again; 0: nobody waits for it
-	sums      []sum // at the last ticks, oldest first
+	sums      []sum           // at the last ticks, oldest first
 	twoBefore bool
 	watch     []*member // whose share of 5xx is being looked at
 	strained  []*member // whose overload is
