@@ -48,6 +48,7 @@ type want struct {
 // the other backends they have.
 func (w *World) AddAutoscaler(c AutoscalerConfig) *Autoscaler {
 	c.Min = max(c.Min, 1)
+	c.Server.Concurrency = max(c.Server.Concurrency, 1)
 	if c.Max <= 0 {
 		c.Max = math.MaxInt32
 	}

@@ -14,7 +14,8 @@ import (
 //
 // A policy reads Backend.InFlight. So an attempt's own reservation is undone at
 // once, and delay later a slot is reserved at every balancer; the same with its
-// end. Limits on requests in flight then bind late too, and are not for such a
+// end. Limits on requests in flight would bind late too, and an end that is still to
+// come keeps a removed backend from being seen to be idle: neither is for such a
 // world.
 type counts struct {
 	w     *World
@@ -82,7 +83,6 @@ func (c *counts) fire(uint8) {
 				l.back.Reserve()
 			} else {
 				l.back.Release()
-				l.b.Touch()
 			}
 		}
 	}

@@ -48,7 +48,7 @@ func (w *World) deploy(d *Deploy, i int) {
 		}
 		w.At(max(earliest, w.Now()), func() { w.deploy(d, i+1) })
 	}
-	if !d.Drains {
+	if !d.Drains || s.Down() {
 		s.Kill()
 		s.Start(up)
 		return

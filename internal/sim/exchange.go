@@ -186,7 +186,9 @@ func (x *exchange) attempt() {
 	if b.w.counts != nil {
 		b.w.counts.begin(l)
 	}
-	b.w.trace(b.cfg.Name, "attempt")
+	if b.w.Trace != nil {
+		b.w.trace(b.cfg.Name, "attempt on "+l.back.ID())
+	}
 	x.until(b.cfg.Connect)
 	if b.cfg.Network != nil {
 		r := &b.w.tripDice
@@ -338,7 +340,7 @@ func (x *exchange) serverOf(r *reply) *Server {
 // one.
 func (x *exchange) decide(r reply) {
 	b := x.b
-	if r.kind == pool.Success && (r.status < 500 && !b.cfg.Retry.OnStatus.Has(r.status) || !b.cfg.Retry.OnStatus.Has(r.status)) {
+	if r.kind == pool.Success && !b.cfg.Retry.OnStatus.Has(r.status) {
 		x.finish(r)
 		return
 	}

@@ -92,6 +92,7 @@ type Source struct {
 	started int
 	ended   int
 	begun   bool
+	ending  bool // Stop is planned
 	closed  bool // nobody arrives any more
 	over    bool // closed, or without an end
 }
@@ -254,11 +255,11 @@ func (s *Source) next() {
 	}
 	at := s.w.now.Add(scaled(time.Second, s.left/rate))
 	if s.t.Until > 0 && at >= balance.Instant(s.t.Until) {
-		at = balance.Instant(s.t.Until)
-		s.timer.code = sourceArrival
-		s.left = 0
-		s.w.At(s.t.Until, s.Stop)
 		s.w.agenda.cancel(&s.timer)
+		if !s.ending {
+			s.ending = true
+			s.w.At(s.t.Until, s.Stop)
+		}
 		return
 	}
 	s.w.agenda.plan(&s.timer, at)
