@@ -303,3 +303,24 @@ func TestHashConfig(t *testing.T) {
 		}
 	}
 }
+
+// A backend that fails at once holds nothing, but what its failures still charge
+// counts, and it passes its keys on.
+func TestBoundCountsFailures(t *testing.T) {
+	for name, policy := range hashed {
+		ms := members(10)
+		p := build(policy(balance.HashConfig{BoundedLoad: 1.25}), ms)
+		home := owners(t, p, 200, 0)
+		for range 20 {
+			ms[3].Backend.Charge(0, time.Second, 0)
+		}
+		for k, b := range owners(t, p, 200, 0) {
+			if b == ms[3].Backend {
+				t.Fatalf("%s: key %d went to a backend with 20 failures charged", name, k)
+			}
+		}
+		if got := owners(t, p, 200, balance.Instant(0).Add(time.Minute)); !slices.Equal(got, home) {
+			t.Errorf("%s: not all keys came back", name)
+		}
+	}
+}

@@ -38,7 +38,7 @@ func (k *keyed) plain(i int, r *Request) bool {
 		return false
 	}
 	b := k.slots[i].backend
-	return b.ready() && (k.bound.factor == 0 || b.inFlight.Load() <= 0 || k.fits(i, b, r.Now, k.allowance(r.Now)))
+	return b.ready() && (k.bound.factor == 0 || b.wholeLoad(r.Now) <= 0 || k.fits(i, b, r.Now, k.allowance(r.Now)))
 }
 
 // probes is how many candidates of a key are looked at together, and rounds how
