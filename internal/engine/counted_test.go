@@ -29,10 +29,12 @@ func TestLeaseFinishedTwiceIsCounted(t *testing.T) {
 
 func TestEjectionCauses(t *testing.T) {
 	for why, want := range map[string]string{
-		"5 bad answers in a row; ejected for 30s":                      "consecutive",
-		"5 of 21 answers were 5xx, 0 of 40 elsewhere; ejected for 30s": "error_share",
-		"failed on probation; ejected for 1m0s":                        "probation",
-		"failed on probation: refused; ejected for 1m0s":               "probation",
+		"5 bad answers in a row; ejected for 30s":                        "consecutive",
+		"5 of 21 answers were 5xx, 0 of 40 elsewhere; ejected for 30s":   "error_share",
+		"60 of 200 requests failed, 0 of 800 elsewhere; ejected for 30s": "success_rate",
+		"median latency 503ms, 19ms elsewhere; ejected for 30s":          "latency",
+		"failed on probation; ejected for 1m0s":                          "probation",
+		"failed on probation: refused; ejected for 1m0s":                 "probation",
 	} {
 		if got := ejectionCause(why); got != want {
 			t.Errorf("%q is %q, want %q", why, got, want)
