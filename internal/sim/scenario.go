@@ -60,7 +60,10 @@ type sample struct {
 
 // Scenarios returns all scenarios, in the order in which they are listed.
 func Scenarios() []*Scenario {
-	return []*Scenario{race, slowServer, staleHerd, coldStart, hotKey, ringGrowth, blackHole}
+	return []*Scenario{
+		race, slowServer, staleHerd, flapping, dbBlip, retryStorm, deathSpiral,
+		scaleUp, ringGrowth, rollingDeploy, coldStart, hotKey, zoneLoss, blackHole,
+	}
 }
 
 // Find returns the scenario with the name, or nil.

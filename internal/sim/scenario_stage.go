@@ -115,7 +115,7 @@ func (s *setting) build() *stage {
 }
 
 // limit is longer than a scenario may take: what has not ended by then never will.
-const limit = 24 * time.Hour
+const limit = 10 * time.Hour
 
 // everyRow makes one variant of each policy.
 func everyRow(o *Options, run func(policy string, seed uint64) sample) []variant {
