@@ -10,7 +10,13 @@
 //     never outvoted;
 //   - a probe that got no answer is outvoted by a real request that began
 //     after the probe was sent and succeeded;
-//   - a refused connection is a fact, not an opinion.
+//   - a refused connection is a fact, not an opinion;
+//   - signs of overload (Overload) are no failure: they shrink the share between
+//     its floor and 1 and never take a backend out.
+//
+// Shares combine as the least of what each side grants, and the reason names the
+// one that binds. A Pressure holds what overload leaves; SuccessRate and Latency
+// find the outliers of a pool in samples of all its backends.
 //
 // A Machine holds the verdict of one backend. It is pure: no clock, no timer,
 // no randomness, no goroutine; instants arrive as arguments. It is not safe
