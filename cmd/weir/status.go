@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -83,6 +84,12 @@ func printPool(w io.Writer, p *admin.Pool) {
 		fmt.Fprint(w, ", PANIC: health is being ignored")
 	}
 	fmt.Fprintln(w)
+	if p.Known > 0 {
+		fmt.Fprintf(w, "  a subset of %d backends\n", p.Known)
+	}
+	for i := range p.Tiers {
+		fmt.Fprintln(w, "  "+tier(&p.Tiers[i]))
+	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "  BACKEND\tADMIN\tHEALTH\tSHARE\tWEIGHT\tIN FLIGHT\tREQUESTS\tFAILURES\tP99\tFOR\tWHY")
 	for i := range p.Members {
@@ -92,6 +99,36 @@ func printPool(w io.Writer, p *admin.Pool) {
 			latency(b.Latency.P99), since(time.Since(b.Since).Seconds()), why(b))
 	}
 	_ = t.Flush() // w is standard output; nothing more can be said if it is gone
+}
+
+// tier is a tier in one line.
+func tier(t *admin.Tier) string {
+	out := fmt.Sprintf("tier %s: %d of %d serve, takes %.0f%%", t.Name, t.Serving, t.Backends, t.Load*100)
+	if t.Panic {
+		out += ", PANIC"
+	}
+	switch t.Zoned {
+	case "":
+		return out
+	case "on":
+	default:
+		out += " (zones do not count: " + t.Zoned + ")"
+	}
+	for i, z := range t.Zones {
+		sep := ", "
+		if i == 0 {
+			sep = "; zones: "
+		}
+		out += sep + cmp.Or(z.Name, "none")
+		if z.Local {
+			out += " (local)"
+		}
+		out += fmt.Sprintf(" %d of %d", z.Serving, z.Backends)
+		if t.Zoned == "on" {
+			out += fmt.Sprintf(" %.0f%%", z.Load*100)
+		}
+	}
+	return out
 }
 
 // why is the reason of a backend's state in one cell: what an operator said of
@@ -109,7 +146,11 @@ func why(b *admin.Backend) string {
 	}
 	var cause []string
 	if b.Reason != "" && (b.Reason != "override" || b.Override == nil) {
-		cause = append(cause, b.Reason)
+		reason := b.Reason
+		if reason == "slow_start" && b.SlowStartLeftS > 0 {
+			reason += ", full in " + since(b.SlowStartLeftS)
+		}
+		cause = append(cause, reason)
 	}
 	// The words of a healthy state are those of its last pass.
 	if b.Why != "" && (b.Health != "healthy" || b.Reason == "probe_failing" || b.Reason == "probation") {

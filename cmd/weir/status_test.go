@@ -33,10 +33,29 @@ func TestWhy(t *testing.T) {
 			"disabled by an operator 14s ago; 3 of 3 probes failed: reset"},
 		{"weight", admin.Backend{Health: "healthy", Override: &admin.Override{Weight: &three, ConfiguredWeight: 1, AgeS: 14}},
 			"weight 3 by an operator 14s ago (configured: 1)"},
+		{"slow start", admin.Backend{Health: "healthy", Reason: "slow_start", SlowStartLeftS: 12.4, Why: "2 of 2 probes passed"}, "slow_start, full in 12s"},
+		{"overloaded", admin.Backend{Health: "overloaded", Reason: "overloaded", Why: "7 of 30 answers were signs of overload"}, "overloaded: 7 of 30 answers were signs of overload"},
 		{"removed by a word that left no trace", admin.Backend{Health: "healthy", Reason: "override"}, "override"},
 	} {
 		if got := why(&c.b); got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+func TestTier(t *testing.T) {
+	zones := []admin.Zone{{Name: "eu-1a", Local: true, Backends: 3, Serving: 2, Load: 0.8}, {Backends: 1, Serving: 1, Load: 0.2}}
+	for _, c := range []struct {
+		t    admin.Tier
+		want string
+	}{
+		{admin.Tier{Name: "backup", Backends: 2, Serving: 2}, "tier backup: 2 of 2 serve, takes 0%"},
+		{admin.Tier{Name: "priority 0", Backends: 4, Serving: 1, Load: 0.35, Panic: true}, "tier priority 0: 1 of 4 serve, takes 35%, PANIC"},
+		{admin.Tier{Name: "priority 0", Backends: 4, Serving: 3, Load: 1, Zoned: "on", Zones: zones}, "tier priority 0: 3 of 4 serve, takes 100%; zones: eu-1a (local) 2 of 3 80%, none 1 of 1 20%"},
+		{admin.Tier{Name: "priority 0", Backends: 4, Serving: 3, Load: 1, Zoned: "min_size", Zones: zones}, "tier priority 0: 3 of 4 serve, takes 100% (zones do not count: min_size); zones: eu-1a (local) 2 of 3, none 1 of 1"},
+	} {
+		if got := tier(&c.t); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
 		}
 	}
 }

@@ -70,9 +70,10 @@ type Route struct {
 type PoolSummary struct {
 	Name                 string  `json:"name"`
 	Balance              string  `json:"balance"`
-	Ready                bool    `json:"ready"`   // the first round of probes is over
-	Backends             int     `json:"size"`    // how many there are
-	Serving              int     `json:"serving"` // backends that may get new work
+	Ready                bool    `json:"ready"`           // the first round of probes is over
+	Backends             int     `json:"size"`            // how many there are
+	Known                int     `json:"known,omitempty"` // of how many they are a subset; absent: there is none
+	Serving              int     `json:"serving"`         // backends that may get new work
 	Panic                bool    `json:"panic"`
 	InFlight             int64   `json:"in_flight"`
 	QueueLength          int     `json:"queue_length"`
@@ -87,31 +88,58 @@ type PoolSummary struct {
 // Pool is a pool with its backends.
 type Pool struct {
 	PoolSummary
+	Tiers   []Tier    `json:"tiers,omitempty"` // best first; absent when there is one, without zones
 	Members []Backend `json:"backends"`
+}
+
+// Tier is the backends of one priority.
+type Tier struct {
+	Name     string  `json:"name"`    // "priority N" or "backup"
+	Backends int     `json:"size"`    // enabled, with a weight
+	Serving  int     `json:"serving"` // of them
+	Health   float64 `json:"health"`  // serving part by weight
+	Load     float64 `json:"load"`    // part of the requests that comes here first
+	Panic    bool    `json:"panic"`
+	Zoned    string  `json:"zoned,omitempty"` // whether zones count: on, or why not: panic, min_size, not_local, one_zone; absent: not configured
+	Zones    []Zone  `json:"zones,omitempty"`
+}
+
+// Zone is the backends of a tier that are in one zone.
+type Zone struct {
+	Name     string  `json:"name"` // empty: those that name none
+	Local    bool    `json:"local"`
+	Backends int     `json:"size"`
+	Serving  int     `json:"serving"`
+	Capacity float64 `json:"capacity"` // part of the tier's; 0 while zones do not count
+	Load     float64 `json:"load"`     // part of the tier's requests that comes here first; 0 while zones do not count
 }
 
 // Backend is one backend.
 type Backend struct {
-	ID        string    `json:"id"`
-	URL       string    `json:"url"`
-	Zone      string    `json:"zone"`
-	Weight    uint32    `json:"weight"`
-	Backup    bool      `json:"backup,omitempty"`
-	Admin     string    `json:"admin"`  // enabled, draining, disabled
-	Health    string    `json:"health"` // unproven, healthy, overloaded, not_ready, broken
-	Share     float64   `json:"share"`
-	Reason    string    `json:"reason"`        // what binds the share; empty: nothing does
-	Why       string    `json:"why,omitempty"` // the cause of the state in words
-	Since     time.Time `json:"since"`         // of the state
-	Flips     uint64    `json:"flips"`
-	InFlight  int64     `json:"in_flight"`
-	Requests  uint64    `json:"requests"`
-	Failures  uint64    `json:"failures"`
-	Latency   Latency   `json:"latency_ms"`
-	LastCheck *Check    `json:"last_check"` // null: none yet
-	History   []Change  `json:"history"`    // of state and share; oldest first, the last 16
-	Override  *Override `json:"override,omitempty"`
-	Drain     *Drain    `json:"drain,omitempty"` // while draining
+	ID     string  `json:"id"`
+	URL    string  `json:"url"`
+	Zone   string  `json:"zone"`
+	Weight uint32  `json:"weight"`
+	Backup bool    `json:"backup,omitempty"`
+	Tier   string  `json:"tier,omitempty"` // name of its tier; absent when there is one
+	Admin  string  `json:"admin"`          // enabled, draining, disabled
+	Health string  `json:"health"`         // unproven, healthy, overloaded, not_ready, broken
+	Share  float64 `json:"share"`          // in force now
+	// SlowStartLeftS is when a slow start is over, in seconds; absent: none is
+	// under way.
+	SlowStartLeftS float64   `json:"slow_start_left_s,omitempty"`
+	Reason         string    `json:"reason"`        // what binds the share; empty: nothing does
+	Why            string    `json:"why,omitempty"` // the cause of the state in words
+	Since          time.Time `json:"since"`         // of the state
+	Flips          uint64    `json:"flips"`
+	InFlight       int64     `json:"in_flight"`
+	Requests       uint64    `json:"requests"`
+	Failures       uint64    `json:"failures"`
+	Latency        Latency   `json:"latency_ms"`
+	LastCheck      *Check    `json:"last_check"` // null: none yet
+	History        []Change  `json:"history"`    // of state and share; oldest first, the last 16
+	Override       *Override `json:"override,omitempty"`
+	Drain          *Drain    `json:"drain,omitempty"` // while draining
 }
 
 // Latency holds milliseconds until the first byte of answers; 0: unknown.

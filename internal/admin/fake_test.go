@@ -36,10 +36,16 @@ func newFake() *fake {
 			Name: "app", Balance: "p2c", Ready: true, Backends: 2, Serving: 1, InFlight: 4, QueueLength: 1,
 			Saturation: 0.25, RetryBudgetRemaining: 7.5, Connections: 6, Requests: 1000, Failures: 3, DetectionMS: 11500,
 		},
+		Tiers: []Tier{
+			{Name: "priority 0", Backends: 2, Serving: 1, Health: 0.5, Load: 0.7, Zoned: "on", Zones: []Zone{
+				{Name: "eu-1a", Local: true, Backends: 1, Serving: 1, Capacity: 1, Load: 1}, {Backends: 1},
+			}},
+			{Name: "backup", Panic: true, Load: 0.3},
+		},
 		Members: []Backend{
 			{
 				ID: "10.0.1.21:8080", URL: "http://10.0.1.21:8080", Zone: "eu-1a", Weight: 1, Admin: "enabled", Health: "healthy",
-				Share: 1, Since: epoch, InFlight: 4, Requests: 900, Latency: Latency{P50: 1.5, P99: 20, EWMA: 2.25},
+				Share: 0.55, Reason: "slow_start", SlowStartLeftS: 15, Tier: "priority 0", Since: epoch, InFlight: 4, Requests: 900, Latency: Latency{P50: 1.5, P99: 20, EWMA: 2.25},
 				LastCheck: &Check{At: epoch, OK: true},
 			},
 			{

@@ -155,6 +155,9 @@ func (p *livePool) summary(s *pool.Snapshot) admin.PoolSummary {
 		RetryBudgetRemaining: s.BudgetRemaining, Requests: s.Requests,
 		DetectionMS: milliseconds(s.Detection), Connections: p.connections(s),
 	}
+	if s.Known > s.Members {
+		out.Known = s.Known
+	}
 	for i := range s.Backends {
 		out.Failures += s.Backends[i].Failures
 	}
@@ -164,10 +167,31 @@ func (p *livePool) summary(s *pool.Snapshot) admin.PoolSummary {
 func (p *livePool) view() admin.Pool {
 	s := p.pool.Snapshot()
 	out := admin.Pool{PoolSummary: p.summary(&s), Members: make([]admin.Backend, 0, len(s.Backends))}
+	if len(s.Tiers) > 1 || len(s.Tiers) == 1 && s.Tiers[0].Zoned != "" {
+		for i := range s.Tiers {
+			out.Tiers = append(out.Tiers, tierView(&s.Tiers[i]))
+		}
+	}
 	for i := range s.Backends {
-		out.Members = append(out.Members, backendView(&s.Backends[i], s.At))
+		b := backendView(&s.Backends[i], s.At)
+		if t := s.Backends[i].Tier; len(s.Tiers) > 1 && t >= 0 {
+			b.Tier = s.Tiers[t].Name
+		}
+		out.Members = append(out.Members, b)
 	}
 	slices.SortFunc(out.Members, func(a, b admin.Backend) int { return cmp.Compare(a.ID, b.ID) })
+	return out
+}
+
+func tierView(t *pool.TierSnapshot) admin.Tier {
+	out := admin.Tier{
+		Name: t.Name, Backends: t.Members, Serving: t.Serving, Health: round(t.Health), Load: round(t.Load), Panic: t.Panic, Zoned: t.Zoned,
+	}
+	for _, z := range t.Zones {
+		out.Zones = append(out.Zones, admin.Zone{
+			Name: z.Name, Local: z.Local, Backends: z.Members, Serving: z.Serving, Capacity: round(z.Capacity), Load: round(z.Load),
+		})
+	}
 	return out
 }
 
@@ -183,6 +207,9 @@ func backendView(b *pool.BackendSnapshot, now balance.Instant) admin.Backend {
 		out.History = append(out.History, admin.Change{
 			At: clock.Time(c.At), From: c.From.String(), To: c.To.String(), Reason: c.Reason.String(), Why: c.Why,
 		})
+	}
+	if b.SlowStartUntil > now {
+		out.SlowStartLeftS = b.SlowStartUntil.Sub(now).Seconds()
 	}
 	if b.LastCheck.Done {
 		out.LastCheck = &admin.Check{At: clock.Time(b.LastCheck.At), OK: b.LastCheck.OK, Error: b.LastCheck.Error}
