@@ -21,6 +21,14 @@ func named(t testing.TB, name string) balance.Policy {
 	return p
 }
 
+// alone skips a simulation under the race detector: it has one goroutine, and
+// takes ten times as long.
+func alone(t *testing.T) {
+	if raceEnabled {
+		t.Skip("one goroutine")
+	}
+}
+
 // seeds runs a simulation with ten seeds and returns the mean of what it says.
 func seeds(sim func(seed uint64) float64) float64 {
 	sum := 0.0
@@ -32,6 +40,7 @@ func seeds(sim func(seed uint64) float64) float64 {
 
 // One of six servers at 30 % speed, the whole at 70 % of what it can do.
 func TestPeakEWMASlowServer(t *testing.T) {
+	alone(t)
 	share := 0.0
 	p := func(name string) float64 {
 		share = 0
@@ -57,6 +66,7 @@ func TestPeakEWMASlowServer(t *testing.T) {
 // A backend that fails in 1 ms among honest ones gets no more than its share,
 // and is back within 10 s of having become honest.
 func TestPeakEWMABlackHole(t *testing.T) {
+	alone(t)
 	for _, load := range []float64{0.1, 0.3, 0.7, 0.8} {
 		worst, back := 0.0, 0.0
 		hole := seeds(func(seed uint64) float64 {
@@ -85,6 +95,7 @@ func TestPeakEWMABlackHole(t *testing.T) {
 // The starved one: an estimate as bad as they come on a server that is now as
 // good as the others.
 func TestPeakEWMAStarved(t *testing.T) {
+	alone(t)
 	for _, load := range []float64{0.05, 0.3, 0.7} {
 		share := seeds(func(seed uint64) float64 {
 			f := newFleet(named(t, "peak_ewma"), 6, load, seed)
@@ -109,6 +120,7 @@ func TestPeakEWMAStarved(t *testing.T) {
 
 // One slow answer costs a backend some of its work for some seconds, not all.
 func TestPeakEWMAOutlier(t *testing.T) {
+	alone(t)
 	for _, load := range []float64{0.3, 0.7} {
 		share := seeds(func(seed uint64) float64 {
 			f := newFleet(named(t, "peak_ewma"), 6, load, seed)
@@ -131,6 +143,7 @@ func TestPeakEWMAOutlier(t *testing.T) {
 // A newcomer among busy servers is not flooded: in its first second it never has
 // more than twice what the others have.
 func TestPeakEWMANewcomer(t *testing.T) {
+	alone(t)
 	for _, name := range []string{"least_request", "peak_ewma"} {
 		for _, speed := range []float64{0.2, 1} { // cold, warm
 			worst := 0.0
@@ -166,6 +179,7 @@ func TestPeakEWMANewcomer(t *testing.T) {
 // Equal servers keep equal shares: the work of each does not swing from second
 // to second more than where latencies are not looked at.
 func TestPeakEWMANoOscillation(t *testing.T) {
+	alone(t)
 	swing := func(name string, load float64) float64 {
 		return seeds(func(seed uint64) float64 {
 			f := newFleet(named(t, name), 6, load, seed)
@@ -192,6 +206,7 @@ func TestPeakEWMANoOscillation(t *testing.T) {
 // Shares follow the weights, as with least_request, when latencies are equal but
 // for chance.
 func TestPeakEWMAWeights(t *testing.T) {
+	alone(t)
 	share := func(name string, load float64) float64 {
 		return seeds(func(seed uint64) float64 {
 			f := newFleet(named(t, name), 6, load*10/6, seed)
