@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -29,7 +28,7 @@ var rewrite = flag.Bool("rewrite", false, "rewrite testdata/*.txt with what happ
 //	probe ID ANSWER          answers the probe under way; sent=DURATION shifts its sending
 //	do ID,... OUTCOME [xN]   N requests on each backend in turn, begun and ended now
 //	begin NAME ID, end NAME OUTCOME
-//	mixed ID GOOD/BAD xN     N times GOOD and then BAD on the backend
+//	do ID GOOD/BAD xN        the same, GOOD and BAD in turn
 //	crowd N                  N picks, queued where there is no slot, and given up at once if that is an answer
 //	picks N                  N picks by the policy, none of them held longer
 //	pick NAME                one pick by the policy, held under the name
@@ -207,22 +206,7 @@ func (s *script) run(line string) {
 		}
 		done(r)
 	case "do":
-		n := 1
-		if len(f) > 3 {
-			n, _ = strconv.Atoi(f[3][1:])
-		}
-		for range n {
-			for _, id := range strings.Split(f[1], ",") {
-				s.lease(id).Done(s.outcome(f[2]))
-			}
-		}
-	case "mixed":
-		n, _ := strconv.Atoi(f[3][1:])
-		for range n {
-			for _, what := range strings.Split(f[2], "/") {
-				s.lease(f[1]).Done(s.outcome(what))
-			}
-		}
+		s.do(f[1], f[2], f[3:])
 	case "crowd":
 		s.crowd(f[1])
 	case "begin":

@@ -349,3 +349,18 @@ func (s *script) crowd(count string) {
 	slices.Sort(line)
 	s.printf("crowd: %s", strings.Join(line, ", "))
 }
+
+// do makes requests that begin and end now.
+func (s *script) do(ids, outcomes string, times []string) {
+	n := 1
+	if len(times) > 0 {
+		n, _ = strconv.Atoi(times[0][1:])
+	}
+	for range n {
+		for _, id := range strings.Split(ids, ",") {
+			for _, what := range strings.Split(outcomes, "/") {
+				s.lease(id).Done(s.outcome(what))
+			}
+		}
+	}
+}
