@@ -89,8 +89,8 @@ func TestConservation(t *testing.T) {
 	for _, name := range []string{"p2c", "round_robin", "random", "least_request", "peak_ewma", "ring_hash", "rendezvous", "maglev"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for seed := range uint64(max(3/slower, 1)) {
-				conserve(t, turmoil(t, seed+1, name))
+			for seed := range max(3/slower, 1) {
+				conserve(t, turmoil(t, uint64(seed+1), name))
 			}
 		})
 	}

@@ -342,7 +342,6 @@ type request struct {
 	unsafe bool
 	tries  int
 	sum    int // attempts on servers, over all tries
-	done   bool
 	queued time.Duration
 }
 
