@@ -47,7 +47,7 @@ func deploySample(o *Options, policy string, seed uint64, drains, slow bool, att
 	s := &setting{
 		seed: seed, policy: policy, servers: o.Backends, load: o.Load,
 		server: ServerConfig{
-			Service: Exponential(50 * time.Millisecond), Concurrency: 8,
+			Service: Exponential(50 * time.Millisecond), Concurrency: 4,
 			Cold: 30 * time.Second, ColdSpeed: 0.2, Boot: 2 * time.Second,
 		},
 		tune: func(_ int, c *BalancerConfig) {
@@ -65,7 +65,7 @@ func deploySample(o *Options, policy string, seed uint64, drains, slow bool, att
 	st.At(begin, func() {
 		st.Phase("deploy")
 		st.Deploy(Deploy{
-			Servers: st.servers, Every: time.Minute, Drains: drains, Delay: 12 * time.Second,
+			Servers: st.servers, Every: 50 * time.Second, Drains: drains, Delay: 12 * time.Second,
 			Each: func(v *Server, up bool) {
 				what := "goes"
 				if up {

@@ -75,7 +75,7 @@ func firstFew(m []Moment, n int) []Moment { return m[:min(len(m), n)] }
 
 var dbBlip = &Scenario{
 	Name:  "db-blip",
-	Title: "every readiness page fails for 20 s because a shared database hiccups",
+	Title: "every readiness page fails for 20 s: they share a database",
 	Doc: []string{
 		"Shows the outage that health checks cause: /readyz asks a database that all servers share; the database stalls for 20 s, every server says 'not ready' at once, while real requests, most of which need no database, go on succeeding.",
 		"Look at errors, and at how few servers were left in rotation. Without panic the balancer takes everything out and turns a blip into an outage.",

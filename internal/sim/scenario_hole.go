@@ -145,7 +145,7 @@ func coldRun(o *Options, policy string, seed uint64, slow bool) *Stats {
 
 var hotKey = &Scenario{
 	Name:  "hot-key",
-	Title: "one key in a hash policy is asked for far more often than the others",
+	Title: "one key of a hash policy is far hotter than the others",
 	Doc: []string{
 		"Shows what affinity costs when keys are unequal (Zipf): the server of the hottest key is full while others idle.",
 		"Look at p99, at the busiest server's part of the requests, and at 'kept', how often a key stayed with the server that usually has it: the hit rate of its cache.",

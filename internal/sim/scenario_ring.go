@@ -13,7 +13,7 @@ var keyed = []string{"ring_hash", "rendezvous", "maglev"}
 
 var ringGrowth = &Scenario{
 	Name:  "ring-growth",
-	Title: "keys that move to another backend when one is added, and when one leaves",
+	Title: "keys that change owner when a backend comes, and when one leaves",
 	Doc: []string{
 		"Shows how evenly each hash policy spreads keys, and how many of them change owner when a pool grows by one backend or loses one. Modulo hashing (key mod n) stands beside them as what people write by hand.",
 		"Look at 'moved': the least possible is 1/(n+1), the newcomer's own share. What moves beyond that ('innocent') changes hands between backends that both stay: each such key is a cold cache for nothing.",

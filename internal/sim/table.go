@@ -220,7 +220,11 @@ func (t *textWriter) series(r *Report) {
 		}
 		room := max(t.Width-names-ends-6, 10)
 		line := spark(s.Points, most, room, t.ASCII)
-		t.line(fmt.Sprintf("  %s  %s  %s", s.Row+strings.Repeat(" ", names-width(s.Row)), line, peak(s)))
+		name := ""
+		if names > 0 {
+			name = s.Row + strings.Repeat(" ", names-width(s.Row)) + "  "
+		}
+		t.line("  " + name + line + "  " + peak(s))
 	}
 }
 
