@@ -42,7 +42,7 @@ func newProxy() *cobra.Command {
 	f := c.Flags()
 	f.StringVar(&opt.Listen, "listen", ":8080", "address to listen on; port 0 takes a free one")
 	f.StringVar(&opt.Admin, "admin", "127.0.0.1:9900", "admin address; 'none' for none")
-	f.StringVar(&opt.Balance, "balance", "p2c", "balance policy")
+	f.StringVar(&opt.Balance, "balance", "p2c", "balance policy: p2c, round_robin, random, least_request, peak_ewma, ring_hash, rendezvous or maglev; keys are client addresses")
 	f.StringVar(&opt.HealthPath, "health-path", "", "probe backends with GET of this path (default: a TCP connect)")
 	f.DurationVar(&opt.HealthInterval, "health-interval", 5*time.Second, "time between probes")
 	f.IntVar(&opt.Retries, "retries", 1, "further attempts after the first")

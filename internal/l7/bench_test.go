@@ -87,7 +87,7 @@ type memoryDriver struct {
 func (d *memoryDriver) Attach(*balance.Backend) any { return d.s }
 
 // memoryRig returns a function that carries one exchange, all in memory.
-func memoryRig(tb testing.TB, request, body string) func() {
+func memoryRig(tb testing.TB, request, body string, edits ...func(*Route, *memoryServer)) func() {
 	table, err := route.New([]route.Rule{{}})
 	if err != nil {
 		tb.Fatal(err)
@@ -103,6 +103,9 @@ func memoryRig(tb testing.TB, request, body string) func() {
 		Name: "r", Pool: p, PoolName: "app", Retry: pool.NewRetryRules(2, true, []int{502, 503, 504}, 5*time.Second), RetryBody: 64 << 10,
 		Timeouts: Timeouts{Request: time.Minute, ResponseHeader: 30 * time.Second, StreamIdle: time.Minute},
 		Series:   m.Route("web", "r", "app"), PoolSeries: m.Pool("app"),
+	}
+	for _, edit := range edits {
+		edit(rt, s)
 	}
 	h := &Handler{Listener: "web", Routes: table, Targets: []*Route{rt}}
 	x := New(Options{Handler: func() *Handler { return h }, Bug: func(where string, v any) { tb.Errorf("%s: %v", where, v) }})
@@ -128,9 +131,16 @@ const browser = "Host: example.com\r\nUser-Agent: Mozilla/5.0 (X11; Linux x86_64
 // TestNoAllocations holds the plain path to zero allocations, from parsed head
 // to record.
 func TestNoAllocations(t *testing.T) {
+	keyed := func(rt *Route, s *memoryServer) {
+		rt.Key = NewKeyFunc([]KeyPart{{From: KeyClient}, {KeyCookie, "c"}, {KeyQuery, "c"}})
+		rt.LoadReports = true
+		s.answer = []byte("HTTP/1.1 200 OK\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\nContent-Length: 5\r\n" +
+			"Endpoint-Load-Metrics: TEXT cpu_utilization=0.35,application_utilization=0.5\r\n\r\nhello")
+	}
 	for name, run := range map[string]func(){
-		"get":  memoryRig(t, "GET /a/b?c=d HTTP/1.1\r\n"+browser+"\r\n", ""),
-		"post": memoryRig(t, "POST /a HTTP/1.1\r\n"+browser+"Content-Length: 5\r\n\r\n", "hello"),
+		"key, load": memoryRig(t, "GET /a/b?c=d HTTP/1.1\r\n"+browser+"\r\n", "", keyed),
+		"get":       memoryRig(t, "GET /a/b?c=d HTTP/1.1\r\n"+browser+"\r\n", ""),
+		"post":      memoryRig(t, "POST /a HTTP/1.1\r\n"+browser+"Content-Length: 5\r\n\r\n", "hello"),
 	} {
 		for range 100 {
 			run()

@@ -99,14 +99,14 @@ func parseDate(v []byte) (time.Time, bool) {
 // Example: Date 08:49:37, Retry-After the same day 08:50:07: 30 s.
 func retryDelay(v, date []byte, now balance.Instant) time.Duration {
 	if len(v) > 0 && v[0] >= '0' && v[0] <= '9' {
-		seconds := time.Duration(0)
+		seconds := 0
 		for _, c := range v {
 			if c < '0' || c > '9' {
 				return 0
 			}
-			seconds = min(seconds*10+time.Duration(c-'0'), maxRetryDelay/time.Second)
+			seconds = min(seconds*10+int(c-'0'), int(maxRetryDelay/time.Second))
 		}
-		return seconds * time.Second
+		return time.Duration(seconds) * time.Second
 	}
 	until, ok := parseDate(v)
 	if !ok {
