@@ -118,3 +118,24 @@ func TestPolicies(t *testing.T) {
 		planOf(t, "backends: [http://a:1]\nbalance: "+name)
 	}
 }
+
+// TestSameSettings: what the core need not know of does not cost a pool its
+// health on reload.
+func TestSameSettings(t *testing.T) {
+	const base = "balance: maglev\nbackends: [http://a:1]\n"
+	p := &livePool{cfg: *planOf(t, base+"hash: {key: path}")}
+	for keys, same := range map[string]bool{
+		base + "hash: {key: path}":                                               true,
+		base + "hash: {key: [client_ip, query:q]}":                               true,
+		base + "hash: {key: path, table_size: 101}":                              false,
+		base + "hash: {key: path}\noverload: off":                                false,
+		"balance: maglev\nhash: {key: path}\nbackends: [http://b:1, http://a:1]": true,
+	} {
+		if got := p.sameSettings(planOf(t, keys)); got != same {
+			t.Errorf("%q: %v", keys, got)
+		}
+	}
+	if len(p.cfg.Hash.Key) != 1 {
+		t.Error("comparing changed the configuration")
+	}
+}
