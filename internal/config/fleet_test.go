@@ -127,3 +127,28 @@ func FuzzFleet(f *testing.F) {
 		}
 	})
 }
+
+// TestFleetReference keeps the table of keys in docs/simulator.md up to date;
+// -rewrite writes it.
+func TestFleetReference(t *testing.T) {
+	const file, begin, end = "../../docs/simulator.md", "<!-- fleet keys -->\n", "<!-- /fleet keys -->\n"
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, rest, ok := strings.Cut(string(text), begin)
+	table, tail, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		t.Fatalf("%s has no place for the keys of a fleet", file)
+	}
+	want := string(FleetReference()) + "\n"
+	if *rewrite {
+		if err := os.WriteFile(file, []byte(head+begin+want+end+tail), 0o644); err != nil { //nolint:gosec // a document
+			t.Fatal(err)
+		}
+		return
+	}
+	if table != want {
+		t.Errorf("%s is not up to date: run go generate ./internal/config", file)
+	}
+}
