@@ -25,7 +25,10 @@ const finishWithin = 30 * time.Second
 type Options struct {
 	Listen      string        // host:port; port 0 takes a free one
 	Name        string        // what it calls itself; empty means the bound address
-	Delay       time.Duration // added to every answer
+	Delay       time.Duration // work of a request; its answer comes that much later
+	Spread      Spread        // how work is distributed about Delay; "" means SpreadFixed
+	Concurrency int           // requests worked on at once, the others wait in order of arrival; 0 means no limit
+	Seed        uint64        // of the spread; 0 means another one in every process
 	ErrorRate   float64       // share of answers that are 500, 0..1
 	Drain       time.Duration // how long it goes on serving after Stop; 0 closes at once
 	IdleTimeout time.Duration // kept connections are closed after this long without a request; 0 means never
@@ -41,6 +44,7 @@ type Backend struct {
 	log      *slog.Logger
 	listener net.Listener
 	server   *http.Server
+	work     *work
 	failed   chan error // the server's own failure, at most one
 
 	stop      chan struct{} // closed by Stop
@@ -69,7 +73,7 @@ func NewBackend(opt Options) (*Backend, error) {
 		log = slog.New(slog.DiscardHandler)
 	}
 	b := &Backend{
-		opt: opt, log: log.With("backend", opt.Name), listener: l,
+		opt: opt, log: log.With("backend", opt.Name), listener: l, work: newWork(opt.Delay, opt.Spread, opt.Concurrency, opt.Seed),
 		failed: make(chan error, 1), stop: make(chan struct{}), hurry: make(chan struct{}),
 	}
 	mux := http.NewServeMux()
@@ -233,7 +237,7 @@ func (b *Backend) serveHello(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler) // the client broke off; there is nobody to answer
 	}
 	if b.opt.Delay > 0 {
-		t := time.NewTimer(b.opt.Delay)
+		t := time.NewTimer(time.Until(b.work.take(time.Now())))
 		defer t.Stop()
 		select {
 		case <-t.C:
