@@ -30,9 +30,19 @@ func hold(t *testing.T, r *Report, claims []claim) {
 
 const many = 1e9
 
+// whole leaves a test to the run without the race detector, which has nothing to
+// find here and would take minutes.
+func whole(t *testing.T) {
+	t.Helper()
+	if slower > 1 {
+		t.Skip("without -race")
+	}
+}
+
 // No policy gives a backend that fails in 1 ms more than 1.2 times its fair part,
 // and one that was very slow is back within 10 s of being equal again.
 func TestBlackHole(t *testing.T) {
+	whole(t)
 	r := blackHole.Run(Options{Seeds: max(1, 3/slower), Requests: 10_000})
 	var claims []claim
 	for _, p := range policies {
@@ -58,6 +68,7 @@ func TestDBBlip(t *testing.T) {
 // refused at once, nobody is evicted, and it is over when the load is. Without a
 // limit it is a spiral.
 func TestDeathSpiral(t *testing.T) {
+	whole(t)
 	hold(t, deathSpiral.Run(Options{Seeds: max(1, 3/slower)}), []claim{
 		{"limit 8, no queue", "goodput", 0.9, 1.1},
 		{"limit 8, no queue", "evicted", 0, 0},
@@ -73,6 +84,7 @@ func TestDeathSpiral(t *testing.T) {
 // A budget bounds what retries add to 20 %, the marks keep three layers of it at
 // 30 %. Without budgets everything is sent nearly twice.
 func TestRetryStorm(t *testing.T) {
+	whole(t)
 	hold(t, retryStorm.Run(Options{Seeds: max(1, 3/slower), Duration: 30 * time.Second}), []claim{
 		{"no retries", "sent", 1, 1},
 		{"3 attempts, no budget", "sent", 1.6, 2},
@@ -85,6 +97,7 @@ func TestRetryStorm(t *testing.T) {
 // A deploy that drains loses nothing, with slow start p99 stays within 1.5 of the
 // quiet time's; without either one sees why.
 func TestRollingDeploy(t *testing.T) {
+	whole(t)
 	hold(t, rollingDeploy.Run(Options{Seeds: max(1, 2/slower)}), []claim{
 		{"p2c, drain, slow start", "failed", 0, 0},
 		{"p2c, drain, slow start", "worse", 0, 1.5},
@@ -98,6 +111,7 @@ func TestRollingDeploy(t *testing.T) {
 
 // Whoever looks at load goes around what is slow; whoever does not, does not.
 func TestSlowServer(t *testing.T) {
+	whole(t)
 	hold(t, slowServer.Run(Options{Seeds: max(1, 3/slower)}), []claim{
 		{"p2c", "p99", 0, 600}, {"least_request", "p99", 0, 600}, {"peak_ewma", "p99", 0, 600},
 		{"round_robin", "p99", 2400, many}, {"random", "p99", 2400, many}, {"rr, right weights", "p99", 0, 800},
@@ -120,6 +134,7 @@ func TestFlapping(t *testing.T) {
 
 // The remaining stories come out as their documentation says.
 func TestOtherScenarios(t *testing.T) {
+	whole(t)
 	hold(t, hotKey.Run(Options{Seeds: max(1, 2/slower), Requests: 10_000}), []claim{
 		{"maglev, no bound", "kept", 1, 1}, {"maglev, 1.25", "kept", 0.5, 0.99},
 		{"maglev, 1.25", "p99", 0, 500}, {"maglev, no bound", "p99", 700, many},
