@@ -250,7 +250,7 @@ func (l *several[T, U]) write(w *writer, t, _ *T) *node {
 	for i := range all {
 		u := &all[i]
 		var v *node
-		if l.brief != nil {
+		if l.brief != nil && !w.long {
 			v = l.brief(w, u)
 		}
 		if v == nil {

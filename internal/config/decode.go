@@ -88,6 +88,7 @@ type field[T any] interface {
 type writer struct {
 	plan *Plan
 	full bool // keys at their default too
+	long bool // items of lists as blocks, even where one value would do
 }
 
 // readBlock reads the keys of a mapping into t, in the order of the fields.

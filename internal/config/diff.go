@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"strings"
+)
+
+// Change is one difference between two plans, in the words of a configuration.
+type Change struct {
+	Op   string `json:"op"`   // added, removed, changed, moved
+	Path string `json:"path"` // the key, such as pools.app.balance; NAME[x] is the item x of a list
+	Old  string `json:"old,omitempty"`
+	New  string `json:"new,omitempty"`
+}
+
+// The values of Change.Op.
+const (
+	Added   = "added"
+	Removed = "removed"
+	Changed = "changed"
+	Moved   = "moved" // the items of a list are the same, in another order
+)
+
+// Masked stands for a value that is a secret.
+const Masked = "***"
+
+// String is one line for people: "+ what", "- what" or "~ what: old -> new".
+func (c Change) String() string {
+	behind := func(s string) string {
+		if s == "" {
+			return ""
+		}
+		return ": " + s
+	}
+	switch c.Op {
+	case Added:
+		return "+ " + c.Path + behind(c.New)
+	case Removed:
+		return "- " + c.Path + behind(c.Old)
+	case Moved:
+		return "~ " + c.Path + ": another order"
+	default:
+		return "~ " + c.Path + ": " + c.Old + " -> " + c.New
+	}
+}
+
+// Diff returns what distinguishes two plans, in the order in which a
+// configuration is written; old nil stands for a plan without anything. Values
+// are those in force, so that writing out a default is no difference; secrets
+// are masked. File names and positions do not count.
+func Diff(old, next *Plan) []Change {
+	d := &differ{}
+	before := &node{kind: mapping}
+	if old != nil {
+		before = old.tree()
+	}
+	d.mapping("", before, next.tree())
+	return d.out
+}
+
+// tree returns every key that has a value.
+func (p *Plan) tree() *node {
+	ref := defaultsOf(planFields)
+	return writeBlock(&writer{plan: p, full: true, long: true}, printOrder(), p, &ref)
+}
+
+type differ struct{ out []Change }
+
+func (d *differ) add(op, path, old, next string) {
+	if op == Changed && old == next {
+		old, next = Masked, Masked+" (another one)"
+	}
+	d.out = append(d.out, Change{Op: op, Path: path, Old: old, New: next})
+}
+
+// mapping compares key by key: what is in the new one in its order, then what is
+// gone.
+func (d *differ) mapping(path string, old, next *node) {
+	for _, p := range next.pairs {
+		at := join(path, p.key.text)
+		was := old.get(p.key.text)
+		if was == nil {
+			d.came(at, p.value)
+			continue
+		}
+		d.value(at, was.value, p.value)
+	}
+	for _, p := range old.pairs {
+		if next.get(p.key.text) == nil {
+			d.went(join(path, p.key.text), p.value)
+		}
+	}
+}
+
+func (d *differ) value(path string, old, next *node) {
+	switch {
+	case old.kind == mapping && next.kind == mapping:
+		d.mapping(path, old, next)
+	case old.kind == list && next.kind == list:
+		d.list(path, old, next)
+	default:
+		if a, b := plainText(old), plainText(next); a != b {
+			d.add(Changed, path, shown(path, old), shown(path, next))
+		}
+	}
+}
+
+// came tells of a key or an item that is new. Blocks of the top two levels are
+// told of as a whole, with what is worth knowing below them.
+func (d *differ) came(path string, n *node) {
+	if strings.Contains(path, ".") || n.kind != mapping {
+		d.add(Added, path, "", shown(path, n))
+		return
+	}
+	for _, p := range n.pairs {
+		d.came(join(path, p.key.text), p.value)
+	}
+}
+
+func (d *differ) went(path string, n *node) { d.add(Removed, path, shown(path, n), "") }
+
+// list compares lists by what identifies their items.
+func (d *differ) list(path string, old, next *node) {
+	was := make(map[string]*node, len(old.items))
+	for _, item := range old.items {
+		was[itemName(item)] = item
+	}
+	var kept []string
+	seen := make(map[string]bool, len(next.items))
+	for _, item := range next.items {
+		name := itemName(item)
+		seen[name] = true
+		before := was[name]
+		switch {
+		case before == nil:
+			d.add(Added, path+"["+name+"]", "", detail(item))
+		default:
+			kept = append(kept, name)
+			if plainText(before) != plainText(item) {
+				d.value(path+"["+name+"]", before, item)
+			}
+		}
+	}
+	i := 0
+	moved := false
+	for _, item := range old.items {
+		name := itemName(item)
+		if !seen[name] {
+			d.add(Removed, path+"["+name+"]", "", "")
+			continue
+		}
+		if i < len(kept) && kept[i] != name {
+			moved = true
+		}
+		i++
+	}
+	if moved {
+		d.add(Moved, path, "", "")
+	}
+}
+
+// identity are the keys that tell the items of a list apart.
+var identity = []string{"id", "url", "name", "match", "cert"}
+
+// itemName returns what identifies an item of a list.
+func itemName(n *node) string {
+	if n.kind != mapping {
+		return plainText(n)
+	}
+	for _, key := range identity {
+		if p := n.get(key); p != nil {
+			return plainText(p.value)
+		}
+	}
+	if n.get("pool") != nil || n.get("respond") != nil || n.get("redirect") != nil || n.get("split") != nil {
+		return "everything" // a route without a condition
+	}
+	return plainText(n)
+}
+
+// telling are the keys of a new item that are told of, and what they say when
+// there is nothing to tell.
+var telling = []struct{ key, dull string }{{"weight", "1"}, {"zone", "none"}, {"pool", ""}, {"split", "none"}}
+
+// detail is what is said of a new item beside what identifies it.
+func detail(n *node) string {
+	var parts []string
+	for _, t := range telling {
+		if p := n.get(t.key); p != nil && plainText(p.value) != t.dull {
+			parts = append(parts, t.key+" "+plainText(p.value))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// shown prints a node in one line, secrets masked.
+func shown(path string, n *node) string {
+	const most = 160
+	parent := path
+	if i := strings.LastIndexByte(path, '.'); i >= 0 {
+		parent = path[:i]
+	}
+	text := plainText(masked(n, holdsFields(parent), path[strings.LastIndexByte(path, '.')+1:]))
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "") + "..."
+	}
+	return text
+}
+
+// plainText prints a node in one line.
+func plainText(n *node) string {
+	switch n.kind {
+	case scalar:
+		return n.text
+	case list:
+		parts := make([]string, 0, len(n.items))
+		for _, i := range n.items {
+			parts = append(parts, plainText(i))
+		}
+		return "[" + strings.Join(parts, ", ") + "]"
+	default:
+		parts := make([]string, 0, len(n.pairs))
+		for _, p := range n.pairs {
+			parts = append(parts, p.key.text+": "+plainText(p.value))
+		}
+		return "{" + strings.Join(parts, ", ") + "}"
+	}
+}
+
+func join(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+// holdsFields reports whether the keys of a block are names of header fields.
+func holdsFields(path string) bool {
+	last := path[strings.LastIndexByte(path, '.')+1:]
+	return last == "set" || last == "add" || last == "headers"
+}
+
+// secretWords mark the header fields whose values are nobody's business.
+var secretWords = []string{"authorization", "cookie", "token", "secret", "password", "key", "credential", "auth"}
+
+// masked returns the node with the values of secret fields replaced. fields says
+// that the node is the value of the header field name.
+func masked(n *node, fields bool, name string) *node {
+	switch n.kind {
+	case scalar:
+		if !fields {
+			return n
+		}
+		lower := strings.ToLower(name)
+		for _, w := range secretWords {
+			if strings.Contains(lower, w) {
+				out := *n
+				out.text, out.quoted = Masked, true
+				return &out
+			}
+		}
+		return n
+	case list:
+		out := *n
+		out.items = make([]*node, len(n.items))
+		for i, item := range n.items {
+			out.items[i] = masked(item, fields, name)
+		}
+		return &out
+	case mapping:
+		out := *n
+		out.pairs = make([]pair, len(n.pairs))
+		for i, p := range n.pairs {
+			out.pairs[i] = pair{p.key, masked(p.value, holdsFields(name), p.key.text)}
+		}
+		return &out
+	default:
+		return n
+	}
+}
+
+// Public returns the plan as YAML returns it in full, with secrets masked: for
+// showing, not for running.
+func (p *Plan) Public() []byte {
+	var b strings.Builder
+	printPairs(&b, masked(p.tree(), false, ""), "")
+	return []byte(b.String())
+}
