@@ -36,7 +36,7 @@ func newProxy() *cobra.Command {
 				_, err := cmd.OutOrStdout().Write(plan.YAML(true))
 				return err
 			}
-			return serve(cmd, plan, serverSignals(), engine.PrepareMachine())
+			return serve(cmd, plan, serverSignals(), engine.Options{Machine: engine.PrepareMachine()})
 		},
 	}
 	f := c.Flags()

@@ -164,7 +164,11 @@ func (g *guard) wrap(h http.Handler) http.Handler {
 		case !safe(r.Method) && !isJSON(r):
 			problem(w, http.StatusUnsupportedMediaType, CodeNotJSON, "send Content-Type: application/json")
 		default:
-			r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+			most := int64(maxBody)
+			if r.URL.Path == "/api/v1/config" {
+				most = maxConfig
+			}
+			r.Body = http.MaxBytesReader(w, r.Body, most)
 			h.ServeHTTP(w, r)
 		}
 	})

@@ -72,6 +72,7 @@ func Listen(opt Options) (*Server, error) {
 	g := newGuard(opt.Bind, opt.Hosts, token)
 	mux := http.NewServeMux()
 	api{opt.Controller}.register(mux)
+	api{opt.Controller}.registerConfig(mux, g.profiling())
 	registerHealth(mux, opt.Controller, opt.Metrics)
 	registerUI(mux)
 	registerPprof(mux, g)

@@ -28,6 +28,9 @@ type Options struct {
 	Machine Machine      // zero: nothing is known; the instance number is then made up
 	Stderr  io.Writer    // where the log goes; nil: nowhere
 	Logger  *slog.Logger // replaces the log that the plan asks for; nil: none does
+	// Load reads the configuration again, for ReloadFile and SIGHUP; nil: it came
+	// from flags.
+	Load func() (*config.Plan, error)
 }
 
 // Engine is a balancer: built by New, running between Start and the end of
@@ -127,6 +130,10 @@ func newLogger(w io.Writer, l *config.Log) *slog.Logger {
 func (e *Engine) Apply(plan *config.Plan) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	return e.applyLocked(plan)
+}
+
+func (e *Engine) applyLocked(plan *config.Plan) error {
 	if e.closed {
 		return errors.New("the balancer is stopped")
 	}
@@ -174,7 +181,7 @@ func (e *Engine) build(g *Generation, first bool) error {
 		e.front.drop(staged)
 		return err
 	}
-	e.front.adopt(staged)
+	g.staged = staged
 	return nil
 }
 
@@ -196,6 +203,8 @@ func (e *Engine) publish(g *Generation) {
 		set()
 	}
 	e.gen.Store(g)
+	e.front.adopt(g.staged) // accepting begins when there is somebody to serve
+	g.staged = nil
 	e.front.retire(g.Plan)
 	e.metrics.SetGeneration(g.Number)
 }

@@ -542,7 +542,7 @@ func TestSignalsForUpkeep(t *testing.T) {
 		mustGet(t, client(t), url)
 		eventually(t, "a line in the new file", written(file))
 	}
-	for _, want := range []string{"cannot reload", "cannot hand over", "access log opened again"} {
+	for _, want := range []string{"was not reloaded", "cannot hand over", "access log opened again"} {
 		if !strings.Contains(r.log.String(), want) {
 			t.Errorf("the log does not say %q:\n%s", want, r.log.String())
 		}

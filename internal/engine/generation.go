@@ -20,7 +20,8 @@ type Generation struct {
 	Plan     *config.Plan
 	handlers []*l7.Handler        // by liveListener.slot
 	pools    map[string]*livePool // by name; owned by the engine, shared between generations
-	limits   []func()             // new ceilings of bulkheads that are already in use; run when published
+	staged   map[string]*liveListener
+	limits   []func() // new ceilings of bulkheads that are already in use; run when published
 }
 
 // buildHandlers compiles every listener's routes. Nothing that runs is touched.

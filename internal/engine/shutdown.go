@@ -59,7 +59,7 @@ func (e *Engine) Run(signals <-chan os.Signal) error {
 func (e *Engine) upkeep(s os.Signal) bool {
 	switch s {
 	case syscall.SIGHUP:
-		e.log.Warn("SIGHUP: this version cannot reload: the configuration is unchanged; restart to apply another")
+		e.reloadSaid("SIGHUP")
 	case syscall.SIGUSR1:
 	case syscall.SIGUSR2:
 		e.log.Warn("SIGUSR2: this version cannot hand over to another binary: nothing was done")
