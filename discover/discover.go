@@ -25,8 +25,9 @@ type Finding struct {
 	// not be modified afterwards, by neither side. Empty: nothing usable was
 	// found, and Err says why.
 	Endpoints []Endpoint
-	// Err is what went wrong; nil: nothing did. Beside Endpoints it tells of a
-	// part that could not be renewed and for which the last good answer stands in.
+	// Err is what went wrong; nil: nothing did. Beside Endpoints it says that the
+	// finding is partial: for what could not be renewed the last good answer stands
+	// in, or nothing.
 	Err error
 	// Next is when the source is looked at again, counted from now; 0: unknown.
 	Next time.Duration

@@ -14,7 +14,9 @@ import (
 // Endpoints that are new, or whose weight, zone or tier changed, count at once.
 // Endpoints that an answer lacks leave at once too if they are at most half of
 // the pool; if they are more, each of them leaves only when the next answer lacks
-// it as well. An answer without endpoints is none.
+// it as well. An answer without endpoints is none, and one that is known to be
+// partial (Finding.Err beside Endpoints) neither announces nor confirms that more
+// than half leave: what it lacks may be what could not be asked for.
 //
 // Worked example, a pool of 4:
 //
@@ -32,7 +34,8 @@ import (
 // needs is a source that lists all.
 type Guard struct {
 	members []Endpoint       // sorted by ID; replaced, never modified
-	lacking map[key]struct{} // members that the last answer lacked
+	lacking map[key]struct{} // members that the last whole answer lacked
+	held    int              // members that the last answer lacked, whole or not
 }
 
 // key is what makes an endpoint the same backend.
@@ -43,8 +46,8 @@ func (e *Endpoint) key() key { return key{e.ID, e.URL} }
 // Change says what an answer did. Its zero value: nothing.
 type Change struct {
 	Added, Removed, Updated int
-	// Held counts the members that the answer lacks and that stay until another
-	// answer lacks them too.
+	// Held counts the members that stay although the answer lacks them, until
+	// another answer lacks them too.
 	Held int
 }
 
@@ -56,17 +59,17 @@ func (c Change) Any() bool { return c.Added+c.Removed+c.Updated > 0 }
 func (g *Guard) Members() []Endpoint { return g.members }
 
 // Held returns how many members wait for a second answer that lacks them.
-func (g *Guard) Held() int { return len(g.lacking) }
+func (g *Guard) Held() int { return g.held }
 
-// Answer takes one answer in. beside is how many backends the pool has from
-// elsewhere: they count when half of the pool is reckoned. An empty answer
+// Answer takes one finding in. beside is how many backends the pool has from
+// elsewhere: they count when half of the pool is reckoned. An empty finding
 // changes nothing, and the confirmation that is waited for stays waited for.
-func (g *Guard) Answer(found []Endpoint, beside int) Change {
-	if len(found) == 0 {
-		return Change{Held: len(g.lacking)}
+func (g *Guard) Answer(f Finding, beside int) Change {
+	if len(f.Endpoints) == 0 {
+		return Change{Held: g.held}
 	}
-	next := sortedByID(found)
-	if len(g.lacking) == 0 && slices.Equal(next, g.members) {
+	next := sortedByID(f.Endpoints)
+	if g.held == 0 && len(g.lacking) == 0 && slices.Equal(next, g.members) {
 		return Change{} // by far the most frequent one
 	}
 	present := make(map[key]struct{}, len(next))
@@ -79,18 +82,24 @@ func (g *Guard) Answer(found []Endpoint, beside int) Change {
 			gone = append(gone, g.members[i])
 		}
 	}
+	partial := f.Err != nil
+	lacking := make(map[key]struct{})
 	var stay []Endpoint
 	if 2*len(gone) > len(g.members)+max(beside, 0) {
 		for i := range gone {
-			if _, again := g.lacking[gone[i].key()]; !again {
+			k := gone[i].key()
+			_, again := g.lacking[k]
+			if partial || !again {
 				stay = append(stay, gone[i])
+			}
+			if partial == again {
+				lacking[k] = struct{}{}
 			}
 		}
 	}
-	g.lacking = make(map[key]struct{}, len(stay))
+	g.lacking = lacking
 	kept := make(map[string]struct{}, len(stay)) // ids
 	for i := range stay {
-		g.lacking[stay[i].key()] = struct{}{}
 		kept[stay[i].ID] = struct{}{}
 	}
 	// Who stays keeps its id: another backend of that id waits with it.
@@ -101,7 +110,7 @@ func (g *Guard) Answer(found []Endpoint, beside int) Change {
 	next = sortedByID(append(next, stay...))
 	change := compare(g.members, next)
 	change.Held = len(stay)
-	g.members = next
+	g.members, g.held = next, len(stay)
 	return change
 }
 
