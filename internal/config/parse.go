@@ -20,6 +20,14 @@ import (
 // Load reads and parses a file, with the process's environment. The error is an
 // *Errors when the file could be read.
 func Load(path string) (*Plan, error) {
+	text, err := readText(path)
+	if err != nil {
+		return nil, err
+	}
+	return Parse(path, text, os.LookupEnv)
+}
+
+func readText(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the configuration: %w", err)
@@ -30,27 +38,35 @@ func Load(path string) (*Plan, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the configuration %s: %w", path, err)
 	}
-	return Parse(path, text, os.LookupEnv)
+	return text, nil
 }
 
 // Parse turns a text into a Plan. name stands for the text in messages; env
 // looks up environment variables, as os.LookupEnv does. The error is an *Errors
 // with every fault of the text.
 func Parse(name string, text []byte, env func(string) (string, bool)) (*Plan, error) {
+	f, root := tree(name, text, env)
+	if root == nil {
+		return nil, f.err()
+	}
+	return decodePlan(f, root, name)
+}
+
+// tree returns the root of a text and what is wrong with it so far; without a
+// root there is at least one fault.
+func tree(name string, text []byte, env func(string) (string, bool)) (*faults, *node) {
 	if len(text) > maxText {
-		return nil, &Errors{Faults: []Fault{{
+		f := &faults{src: newSource(name, "")}
+		f.list = []Fault{{
 			Pos: Position{File: name, Line: 1, Col: 1}, Len: 1,
 			What: "the text is larger than " + showBytes(maxText), Fix: "check that this is a configuration",
-		}}}
+		}}
+		return f, nil
 	}
 	body := strings.TrimPrefix(string(text), "\ufeff")
 	f := &faults{src: newSource(name, body)}
 	b := &builder{faults: f, env: env}
-	root := b.parse(body)
-	if len(f.list) > 0 && root == nil {
-		return nil, f.err()
-	}
-	return decodePlan(f, root, name)
+	return f, b.parse(body)
 }
 
 // decodePlan reads the tree of a configuration.

@@ -114,8 +114,16 @@ type Metrics struct {
 type Check struct {
 	Detection time.Duration // slo.detection: a dead backend must be out by then; 0: no goal
 	Front     *Front        // the balancer in front of weir; nil: none is known
+	Layers    []Layer       // what else retries on the way, in file order
+	Rate      float64       // requests per second at the peak; 0: unknown
 	Grace     time.Duration // the orchestrator's kill grace period; 0: unknown
 	Silence   []string      // names of warnings not to report, sorted
+}
+
+// Layer is something before or behind weir that retries, too.
+type Layer struct {
+	Name     string
+	Attempts int // every try, the first included
 }
 
 // Front describes the balancer in front of weir.

@@ -101,13 +101,16 @@ func inline(n *node) (string, bool) {
 
 // printFlow prints a scalar inside [ ] or { }, where more needs quotes.
 func printFlow(n *node) string {
-	if !n.quoted && strings.ContainsAny(n.text, ":{}[],") {
+	if n.raw == "" && !n.quoted && strings.ContainsAny(n.text, ":{}[],") {
 		return quoted(n.text)
 	}
 	return printScalar(n)
 }
 
 func printScalar(n *node) string {
+	if n.raw != "" {
+		return inQuotes(n.raw)
+	}
 	if n.quoted || n.text == "" || !plainValue(n.text) {
 		return quoted(n.text)
 	}
@@ -129,10 +132,13 @@ func plainValue(s string) bool {
 
 // quoted returns the text in double quotes (YAML 1.2.2 section 7.3.1), with
 // what would be taken for a variable protected.
-func quoted(s string) string {
+func quoted(s string) string { return inQuotes(protect(s)) }
+
+// inQuotes is quoted for a text in which ${NAME} is a variable.
+func inQuotes(s string) string {
 	var b strings.Builder
 	b.WriteByte('"')
-	for _, r := range protect(s) {
+	for _, r := range s {
 		switch {
 		case r == '"' || r == '\\':
 			b.WriteByte('\\')

@@ -16,8 +16,8 @@ func Reference() []byte {
 	b.WriteString(referenceHead)
 	section(&b, "", schema, "At the top")
 	b.WriteString(referenceTail)
-	for _, name := range warningNames {
-		fmt.Fprintf(&b, "- `%s`\n", name)
+	for _, name := range findingNames {
+		fmt.Fprintf(&b, "- [`%s`](lints/%s.md)\n", name, name)
 	}
 	return []byte(b.String())
 }

@@ -100,10 +100,11 @@ var checkFields = []field[Check]{
 			"a dead backend must be out of rotation by then").off("none", 0),
 	}),
 	maybe("front", "none", "the balancer in front of weir", func(c *Check) **Front { return &c.Front }, frontFields, nil),
-	later[Check]("layers", "[]", listOf(text("layer", nil), nil), "retrying layers around weir"),
+	layersField,
+	key("rate", "none", perSecond, func(c *Check) *float64 { return &c.Rate }, "requests per second that are expected at the peak").off("none", 0),
 	key("grace", "none", duration(tick, day), func(c *Check) *time.Duration { return &c.Grace },
 		"the orchestrator's grace period before it kills").off("none", 0),
-	key("silence", "[]", sorted(listOf(choice(warningNames), nil)), func(c *Check) *[]string { return &c.Silence }, "names of findings that are not reported"),
+	key("silence", "[]", sorted(listOf(findingName, nil)), func(c *Check) *[]string { return &c.Silence }, "names of findings that are not reported"),
 }
 
 var frontFields = []field[Front]{
@@ -155,11 +156,4 @@ func warnEveryone(d *decoder, n *node, list []netip.Prefix) bool {
 		}
 	}
 	return true
-}
-
-// warningNames are the findings that check.silence may name.
-var warningNames = []string{
-	"all_backup", "backup_priority", "ewma_unused", "fall_1", "forwards_to_self", "hash_unused", "insecure_skip_verify",
-	"maglev_table", "same_address", "subset_unused", "timeout_off", "tls_unused", "trust_everyone", "unreachable_route",
-	"unused_pool", "weight_0", "zone_unused",
 }

@@ -15,6 +15,7 @@ import (
 type node struct {
 	kind   nodeKind
 	text   string // scalar: the source text, unquoted, environment expanded
+	raw    string // scalar: the same before the environment was expanded, where that changed it
 	quoted bool   // scalar: it was, or must be, written in quotes
 	pos    Position
 	width  int // characters of the source that a mark should cover
@@ -154,6 +155,9 @@ func (b *builder) expanded(n *node) *node {
 		b.fault(n, "the value is not UTF-8 text", "check the environment variable")
 		n.kind = faulty
 		return n
+	}
+	if out != n.text {
+		n.raw = n.text
 	}
 	n.text = out
 	return n
