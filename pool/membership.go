@@ -62,7 +62,7 @@ func (c *core) update(now balance.Instant, specs []Spec) {
 	c.dirty = c.dirty || !c.ever || !slices.Equal(order, c.order)
 	c.order = order
 	c.pruneTiers()
-	c.alarm.stale = true
+	c.alarm.stale, c.stats.inWindow = true, false
 }
 
 // add makes a new member. Its first probe is due at once; in a large pool the

@@ -61,6 +61,7 @@ func (c *core) outliers(now balance.Instant) {
 	st.outliersAt = now.Add(outlierEvery)
 	st.sampled, st.samples = st.sampled[:0], st.samples[:0]
 	poolTwo := c.hot.twoClients.Load() || st.twoBefore
+	requests, failures := uint64(0), uint64(0)
 	tardy := false // somebody's mean is such that its median may be dead slow
 	for _, m := range c.order {
 		s := m.core
@@ -73,18 +74,14 @@ func (c *core) outliers(now balance.Instant) {
 			Requests: t.answers + t.faults - s.base[0].answers - s.base[0].faults, Failures: t.failures - s.base[0].failures,
 			TwoClients: !poolTwo || m.failings.who.two.Load() || s.failTwoBefore,
 		})
+		x := &st.samples[len(st.samples)-1]
+		requests, failures = requests+x.Requests, failures+x.Failures
 		// Half of all answers take the median or longer (Markov).
 		tardy = tardy || 2*s.ewma >= float64(rules.Latency.Least())
 	}
 	for _, i := range rules.SuccessRate.Outliers(st.samples) {
 		x := st.samples[i]
-		others, bad := uint64(0), uint64(0)
-		for k := range st.samples {
-			if k != i {
-				others, bad = others+st.samples[k].Requests, bad+st.samples[k].Failures
-			}
-		}
-		c.eject(now, st.sampled[i], fmt.Sprintf("%d of %d requests failed, %d of %d elsewhere", x.Failures, x.Requests, bad, others), modeShare)
+		c.eject(now, st.sampled[i], fmt.Sprintf("%d of %d requests failed, %d of %d elsewhere", x.Failures, x.Requests, failures-x.Failures, requests-x.Requests), modeShare)
 	}
 	c.slowOutliers(now, tardy && !rules.Latency.Off, poolTwo)
 }

@@ -3,7 +3,9 @@
 package pool
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/weirlb/weir/balance"
@@ -206,23 +208,20 @@ func (c *core) reckonFloor(t *tier, off bool) {
 		}
 	}
 	t.floored, t.flooredMass = 0, 0
-	for ; t.floored < need; t.floored++ {
-		var best *member
-		for _, m := range c.order {
-			if s := m.core; s.tier != t || s.floored || s.class != opinion && s.class != notReady {
-				continue
-			}
-			if best == nil || m.core.class < best.core.class ||
-				m.core.class == best.core.class && m.core.health.Since() > best.core.health.Since() {
-				best = m
-			}
+	var back []*member
+	for _, m := range c.order {
+		if s := m.core; need > 0 && s.tier == t && (s.class == opinion || s.class == notReady) {
+			back = append(back, m)
 		}
-		if best == nil {
-			return
-		}
-		best.core.floored = true
-		t.flooredMass += uint64(best.core.weight)
-		best.b.SetShare(1)
+	}
+	slices.SortStableFunc(back, func(a, b *member) int {
+		return cmp.Or(cmp.Compare(a.core.class, b.core.class), cmp.Compare(b.core.health.Since(), a.core.health.Since()))
+	})
+	for _, m := range back[:max(min(need, len(back)), 0)] {
+		m.core.floored = true
+		t.floored++
+		t.flooredMass += uint64(m.core.weight)
+		m.b.SetShare(1)
 		c.dirty = true
 	}
 }

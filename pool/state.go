@@ -57,7 +57,11 @@ const (
 	publishEvery = 100 * time.Millisecond // at most one rebuild in this time
 	readyWithin  = 5 * time.Second        // a pool is ready then at the latest
 	statsEvery   = time.Second            // while there is traffic
-	statsIdle    = 5 * time.Second        // while there is none
+	// In pools larger than this, what looks at everyone is not done for every event
+	// but once in so much time for each member above it.
+	largePool = 100
+	perMember = 10 * time.Microsecond
+	statsIdle = 5 * time.Second // while there is none
 )
 
 // core is the deciding half of a pool: a state machine without clock, dice,
@@ -92,8 +96,9 @@ type core struct {
 
 	dirty     bool // the published view is out of date
 	published balance.Instant
-	ever      bool // something was published
-	hurried   bool // out of turn, because nobody was left
+	composed  balance.Instant // the last time that something might have been
+	ever      bool            // something was published
+	hurried   bool            // out of turn, because nobody was left
 	hurriedAt balance.Instant
 
 	awaited int // first probes that Ready waits for
@@ -200,7 +205,7 @@ func (c *core) wake() {
 		sooner(c.stats.meanAt)
 	}
 	if c.dirty {
-		sooner(c.published.Add(publishEvery))
+		sooner(c.publishAt())
 	}
 	if !c.ready {
 		sooner(c.readyBy)
@@ -224,19 +229,28 @@ func (c *core) publish(now balance.Instant) {
 	if !c.dirty {
 		return
 	}
-	if c.ever && now.Sub(c.published) < publishEvery {
+	if c.ever && now < c.publishAt() {
 		if c.hurried && now.Sub(c.hurriedAt) < publishEvery || !c.starved() {
 			return
 		}
 		c.hurried, c.hurriedAt = true, now
 	}
-	c.dirty = false
+	c.dirty, c.composed = false, now
 	pub := c.compose()
 	if c.ever && pub.equal(c.hot.last) {
 		return // classes moved, but not who is in
 	}
 	c.ever, c.published = true, now
 	c.do(effect{kind: doPublish, publish: pub})
+}
+
+// publishAt returns when what has changed may be published. Changes that move
+// nobody in or out are found out only by composing, which costs as much as there
+// are members; when all of a large pool change at once (every backend answers
+// that it is overloaded) that is not done for each of them.
+func (c *core) publishAt() balance.Instant {
+	looked := time.Duration(max(len(c.order)-largePool, 0)) * perMember
+	return max(c.published.Add(publishEvery), c.composed.Add(min(looked, publishEvery)))
 }
 
 // starved reports that what is published has nobody left who takes work, so

@@ -32,8 +32,11 @@ type stats struct {
 	sums      []sum           // at the last ticks, oldest first
 	twoBefore bool
 	watch     []*member // whose share of 5xx is being looked at
+	windowed  tally     // of all members, see core.windowed
+	inWindow  bool      // it is known
 	strained  []*member // whose overload is
 
+	windowedAt balance.Instant // of when it is
 	outliersAt balance.Instant // when members are compared next
 	slow       []*member       // suspected of being dead slow
 	slowSpare  []*member
@@ -190,27 +193,47 @@ func (c *core) shareEjects(now balance.Instant, m *member) bool {
 	}
 	mine := m.tally()
 	bad, answers := mine.bad-s.base[0].bad, mine.answers-s.base[0].answers
-	if answers < health.ShareAnswers {
-		return false
+	two := m.errWho.two.Load() || s.errTwoBefore
+	poolTwo := c.hot.twoClients.Load() || c.stats.twoBefore
+	if !health.ShareEjects(bad, answers, 0, 0, two, poolTwo) {
+		return false // whatever the others' share
 	}
-	var others tally
-	for _, o := range c.order {
-		if o == m {
-			continue
-		}
-		t := o.tally()
-		others.bad += t.bad - o.core.base[0].bad
-		others.answers += t.answers - o.core.base[0].answers
-	}
+	all := c.windowed(now)
+	// Younger than the sum, so it may be ahead of it.
+	others := tally{bad: all.bad - min(bad, all.bad), answers: all.answers - min(answers, all.answers)}
 	if others.answers == 0 {
 		return false // nothing to compare with
 	}
-	two := m.errWho.two.Load() || s.errTwoBefore
-	poolTwo := c.hot.twoClients.Load() || c.stats.twoBefore
-	if !health.ShareEjects(bad, answers, others.bad, others.answers, two, poolTwo) {
+	if !health.ShareEjects(bad, answers, others.bad, others.answers, two, poolTwo) || !c.mayEject(m) {
 		return false
 	}
 	return c.eject(now, m, fmt.Sprintf("%d of %d answers were 5xx, %d of %d elsewhere", bad, answers, others.bad, others.answers), modeShare)
+}
+
+// windowed returns what all members' windows hold together. Where one poisonous
+// URL is asked of everybody, everybody's share is looked at, and summing up anew
+// for each of ten thousand takes half a second; so a large pool keeps the sum for
+// a thousand times as long as it took to make.
+func (c *core) windowed(now balance.Instant) tally {
+	st := &c.stats
+	if st.inWindow && now.Sub(st.windowedAt) < time.Duration(len(c.order)-largePool)*perMember {
+		return st.windowed
+	}
+	var sum tally
+	for _, m := range c.order {
+		base := &m.core.base[0]
+		sum.bad += m.serverErrors.Load() - base.bad
+		sum.answers += m.answers.Load() - base.answers
+	}
+	st.windowed, st.windowedAt, st.inWindow = sum, now, true
+	return sum
+}
+
+// leaveWindow takes a member's part out of the sum: its windows begin anew.
+func (c *core) leaveWindow(m *member) {
+	st, t, base := &c.stats, m.tally(), &m.core.base[0]
+	st.windowed.bad -= min(t.bad-base.bad, st.windowed.bad)
+	st.windowed.answers -= min(t.answers-base.answers, st.windowed.answers)
 }
 
 // turnShares looks again at those being watched and moves the windows on.
@@ -231,7 +254,7 @@ func (c *core) turnShares(now balance.Instant) {
 	if !turn {
 		return
 	}
-	st.shareAt = now
+	st.shareAt, st.inWindow = now, false
 	for _, m := range c.order {
 		s := m.core
 		s.base[0], s.base[1] = s.base[1], m.tally()
@@ -245,6 +268,7 @@ func (c *core) turnShares(now balance.Instant) {
 // forgetWindows begins a member's windows anew: for 5xx shares, success rate and
 // latency.
 func (c *core) forgetWindows(m *member) {
+	c.leaveWindow(m)
 	t := m.tally()
 	m.core.base = [2]tally{t, t}
 	m.badFrom.Store(t.bad)

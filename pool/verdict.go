@@ -343,16 +343,17 @@ func (c *core) badInARow(now balance.Instant, m *member) {
 // eject takes a member out on opinions, unless too many are out already. cause,
 // flags of modeCauses, says what ends its probation beside bad answers.
 func (c *core) eject(now balance.Instant, m *member, why string, cause uint32) bool {
-	if !c.cfg.Passive.Enabled || m.core.class != serving {
-		return false
-	}
-	if c.outByWork+1 > c.cfg.Passive.MayEject(c.enabled()) {
+	if !c.mayEject(m) {
 		return false
 	}
 	m.mode.And(^uint32(modeCauses))
 	m.mode.Or(cause)
 	c.ejectFor(now, m, why)
 	return true
+}
+
+func (c *core) mayEject(m *member) bool {
+	return c.cfg.Passive.Enabled && m.core.class == serving && c.outByWork < c.cfg.Passive.MayEject(c.enabled())
 }
 
 func (c *core) ejectFor(now balance.Instant, m *member, why string) {
