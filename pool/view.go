@@ -25,6 +25,7 @@ type choice struct {
 	zones  []choice       // of a tier in which zones count, else nil
 	upTo   float64        // chosen first when the request's number is below; ascending
 	within float64        // the same, by capacity, for those whose own choice has nobody
+	ramp   *zoneRamp      // of a zone
 }
 
 // newView puts a publication into the form that requests read. Tiers whose
@@ -88,7 +89,7 @@ func (t *tierPlan) choice() (choice, int) {
 		}
 		load += g.load
 		capacity += g.capacity
-		zones = append(zones, choice{picker: g.picker, upTo: load, within: capacity})
+		zones = append(zones, choice{picker: g.picker, upTo: load, within: capacity, ramp: &zoneRamp{members: g.takers}})
 	}
 	switch len(zones) {
 	case 0:
@@ -118,6 +119,7 @@ const (
 	saltTier = 0x7165725f746f7021
 	saltZone = 0x7a6f6e655f616c6c
 	saltElse = 0x656c73655f77686f
+	saltRamp = 0x736c6f775f7a6f6e
 )
 
 // flaw says why somebody else would be better than a backend that was picked,
@@ -174,8 +176,14 @@ func (c *choice) pick(r *balance.Request, seed uint64) (*balance.Backend, int) {
 	}
 	first := find(c.zones, fraction(seed^saltZone))
 	best, least := ask(c.zones[first].picker, r)
-	if least == 0 {
+	if least == 0 && c.admits(first, best, r.Now, seed) {
 		return best, 0
+	}
+	// One that only its zone's slow start speaks against is taken if nobody else
+	// is without a flaw.
+	var spare *balance.Backend
+	if least == 0 {
+		spare, least = best, nobody
 	}
 	// Drawn from the capacity of the others: the range of the first is cut out.
 	begins := 0.0
@@ -193,7 +201,14 @@ func (c *choice) pick(r *balance.Request, seed uint64) (*balance.Backend, int) {
 	}
 	for range c.zones {
 		if at != first {
-			if b, f := ask(c.zones[at].picker, r); f < least {
+			b, f := ask(c.zones[at].picker, r)
+			if f == 0 && !c.admits(at, b, r.Now, seed) {
+				if spare == nil {
+					spare = b
+				}
+				f = nobody
+			}
+			if f < least {
 				if best, least = b, f; f == 0 {
 					break
 				}
@@ -202,6 +217,9 @@ func (c *choice) pick(r *balance.Request, seed uint64) (*balance.Backend, int) {
 		if at++; at == len(c.zones) {
 			at = 0
 		}
+	}
+	if spare != nil && least != 0 {
+		return spare, 0
 	}
 	return best, least
 }

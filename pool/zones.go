@@ -3,7 +3,9 @@
 package pool
 
 import (
+	"math"
 	"slices"
+	"sync/atomic"
 
 	"github.com/weirlb/weir/balance"
 )
@@ -186,4 +188,60 @@ func zoneLoads(capacities []float64, local int) []float64 {
 		}
 	}
 	return loads
+}
+
+// Slow start is about a tier, and policies see a zone at a time: to them a zone
+// whose members all begin is one where nobody need be spared. So what a zone is
+// given is admitted as if it were one backend that is as far as the furthest of
+// its members, beside the furthest of the tier; the rest goes to other zones.
+//
+// Example: the own zone has one backend, which has come back and is at 0.1, the
+// others are established. It gets a tenth of the work, then more.
+type zoneRamp struct {
+	members []balance.Member
+	kept    atomic.Uint64 // tick << 32 | what top found, as float32 bits
+}
+
+const (
+	rampExact = 64 // up to here it is found out at every pick,
+	rampTick  = 23 // above once in 2^23 ns (8.4 ms), as policies do with shares
+)
+
+// admits throws the zone's coin for b, which its picker chose.
+func (c *choice) admits(zone int, b *balance.Backend, now balance.Instant, seed uint64) bool {
+	if b.ShareAt(now) >= 1 || b.Ramp() == nil {
+		return true
+	}
+	own := c.zones[zone].ramp.top(now)
+	if own >= 1 {
+		return true
+	}
+	most := own
+	for i := range c.zones {
+		most = max(most, c.zones[i].ramp.top(now))
+	}
+	return own >= most || fraction(seed^saltRamp) < own/most
+}
+
+// top returns how far the furthest of the members that take work is.
+func (z *zoneRamp) top(now balance.Instant) float64 {
+	keep := len(z.members) > rampExact
+	tick := uint64(uint32(now>>rampTick)) << 32
+	if v := z.kept.Load(); keep && v != 0 && v&(0xffffffff<<32) == tick {
+		return float64(math.Float32frombits(uint32(v)))
+	}
+	top := 0.0
+	for i := range z.members {
+		b := z.members[i].Backend
+		if b.Admin() != balance.Enabled || b.Share() <= 0 {
+			continue
+		}
+		if top = max(top, b.Ramp().At(now)); top >= 1 {
+			break
+		}
+	}
+	if keep {
+		z.kept.Store(tick | uint64(math.Float32bits(float32(top))))
+	}
+	return top
 }
