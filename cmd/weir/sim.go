@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -102,13 +103,10 @@ func runSim(cmd *cobra.Command, args []string, f *simFlags) error {
 func (f *simFlags) read(cmd *cobra.Command) error {
 	f.opt.Each = eachAtOnce
 	if f.load != "" {
-		text := f.load
-		if !strings.HasSuffix(text, "%") {
-			return wrongUse("--load: %q is not a share: write it like 70%%", text)
-		}
-		var percent float64
-		if _, err := fmt.Sscanf(strings.TrimSuffix(text, "%"), "%g", &percent); err != nil || percent <= 0 {
-			return wrongUse("--load: %q is not a share: write it like 70%%", text)
+		number, ok := strings.CutSuffix(f.load, "%")
+		percent, err := strconv.ParseFloat(number, 64)
+		if !ok || err != nil || !(percent > 0 && percent < 1e9) { // NaN is not
+			return wrongUse("--load: %q is not a share: write it like 70%%", f.load)
 		}
 		f.opt.Load = percent / 100
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weirlb/weir/balance"
 	"github.com/weirlb/weir/internal/config"
 	"github.com/weirlb/weir/internal/engine"
 	"github.com/weirlb/weir/internal/sim"
@@ -21,6 +22,11 @@ import (
 func simConfig(cmd *cobra.Command, f *simFlags) error {
 	if f.opt.Backends != 0 || f.opt.Requests != 0 {
 		return wrongUse("--backends and --requests are for scenarios: a configuration says who serves, and a fleet how much arrives")
+	}
+	// The limits are those of a scenario that has everything.
+	every := sim.Scenario{Name: "-c", Defaults: sim.Options{Policies: balance.Names(), Duration: 1, Load: 1}}
+	if err := every.Check(f.opt); err != nil {
+		return &usageError{err}
 	}
 	plan, err := config.Load(f.file)
 	if err != nil {
@@ -54,9 +60,6 @@ func simConfig(cmd *cobra.Command, f *simFlags) error {
 	fleet, err := fleetOf(plan, p, described, f)
 	if err != nil {
 		return err
-	}
-	if err := (&sim.Scenario{Name: p.Name, Defaults: sim.Options{Policies: []string{p.Balance}}}).Check(sim.Options{Policies: f.policies, Seeds: f.opt.Seeds}); err != nil {
-		return &usageError{err}
 	}
 	report, err := fleet.Run()
 	if err != nil {

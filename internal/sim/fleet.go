@@ -73,8 +73,12 @@ func (f *Fleet) Run() (*Report, error) {
 		policies = []string{""}
 	}
 	for _, p := range policies { // whatever may be wrong is wrong for every seed
-		if _, err := f.build(r.Seed, p); err != nil {
+		run, err := f.build(r.Seed, p)
+		if err != nil {
 			return nil, err
+		}
+		if n := f.arriving(run.source.t.Rate, run.capacity); n > mostRequests {
+			return nil, fmt.Errorf("about %.2g requests would arrive in %v, and at most %d are played: shorten the duration, or let fewer arrive", n, f.Duration, mostRequests)
 		}
 	}
 	if len(f.Policies) > 0 {
@@ -87,6 +91,36 @@ func (f *Fleet) Run() (*Report, error) {
 	}
 	f.runRows(r)
 	return r, nil
+}
+
+// mostRequests bounds one run, as it does that of a scenario: a hundred million
+// take tens of minutes.
+const mostRequests = 100_000_000
+
+// arriving is about how many requests arrive in one run: at a rate, which events
+// change, or as fast as a closed loop can get answers. A log is as long as it is.
+func (f *Fleet) arriving(rate, capacity float64) float64 {
+	t := &f.Traffic
+	switch {
+	case t.Replay != nil:
+		return 0
+	case t.Users > 0:
+		rate = capacity / or(f.MeanSize, 1)
+		if t.Think == nil {
+			rate = min(rate, float64(t.Users)) // a second each
+		} else if mean := t.Think.Mean().Seconds(); mean > 0 {
+			rate = min(rate, float64(t.Users)/mean)
+		}
+		return rate * f.Duration.Seconds()
+	}
+	n, from := 0.0, time.Duration(0)
+	for i := range f.Events { // they are in order
+		if e := &f.Events[i]; e.Do == "rate" && e.At < f.Duration {
+			n += rate * (e.At - from).Seconds()
+			rate, from = e.Rate, e.At
+		}
+	}
+	return n + rate*(f.Duration-from).Seconds()
 }
 
 // named is a row of one run.
@@ -130,6 +164,8 @@ type fleetRun struct {
 	f      *Fleet
 	heard  *witness
 	source *Source
+
+	capacity float64 // requests of mean size 1 per second that the first tier can do
 }
 
 func (f *Fleet) build(seed uint64, policy string) (*fleetRun, error) {
@@ -161,6 +197,7 @@ func (f *Fleet) build(seed uint64, policy string) (*fleetRun, error) {
 		}
 		w.AddBalancer(c)
 	}
+	run.capacity = capacity
 	t := f.Traffic
 	t.To, t.Until = w.Balancers(), f.Duration
 	if t.Rate == 0 && t.Users == 0 && t.Replay == nil {
