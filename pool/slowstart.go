@@ -3,6 +3,8 @@
 package pool
 
 import (
+	"slices"
+
 	"github.com/weirlb/weir/balance"
 	"github.com/weirlb/weir/health"
 )
@@ -87,7 +89,8 @@ func (c *core) endRamp(m *member) {
 
 // settlePoolRamp starts the ramp of the whole pool when somebody serves again
 // after nobody did. A pool that has never given a good answer is starting, not
-// coming back.
+// coming back; and one that went on answering well in panic was never away, its
+// checks were.
 func (c *core) settlePoolRamp(now balance.Instant) {
 	w := &c.cfg.SlowStart
 	if w.PoolRamp <= 0 {
@@ -99,19 +102,28 @@ func (c *core) settlePoolRamp(now balance.Instant) {
 	switch serves := c.serving() > 0; {
 	case serves && c.dark:
 		c.lit = true // it may be over with the next event
-		c.gate, c.dark, c.dirty = &balance.Ramp{Start: now, Window: w.PoolRamp, From: w.From}, false, true
-		c.lit = true
+		if c.dark = false; c.wentOn(now) {
+			break
+		}
+		c.gate, c.dirty = &balance.Ramp{Start: now, Window: w.PoolRamp, From: w.From}, true
 		c.notice(nil, Notice{Kind: SlowStartBegan, Reason: health.ReasonSlowStart, Share: w.From, For: w.PoolRamp, Why: "the pool had nobody left"})
 	case serves:
 		c.lit = true
 	case c.lit:
 		c.lit = false
 		if c.served = c.served || c.anyGood(); c.served {
-			c.dark = true
+			c.dark, c.stats.darkSince = true, c.traffic()
 		}
 		c.dirty = c.dirty || c.gate != nil
 		c.gate = nil
 	}
+}
+
+// wentOn reports that real requests went well while nobody served, some of them
+// begun lately and not just finished then.
+func (c *core) wentOn(now balance.Instant) bool {
+	return c.traffic().succeedsSince(c.stats.darkSince) &&
+		slices.ContainsFunc(c.order, func(m *member) bool { return c.workedMeanwhile(now, m) })
 }
 
 // anyGood reports whether the pool has given a good answer. Members that left

@@ -30,6 +30,7 @@ type stats struct {
 	mean      float64
 	meanAt    balance.Instant // when it is looked for again; 0: nobody waits for it
 	sums      []sum           // at the last ticks, oldest first
+	darkSince sum             // when the last member that served went out
 	twoBefore bool
 	watch     []*member // whose share of 5xx is being looked at
 	windowed  tally     // of all members, see core.windowed
@@ -287,18 +288,28 @@ func (c *core) forgetWindows(m *member) {
 // trafficSucceeds reports whether the pool's real requests went well lately:
 // there were some, and nine in ten were good.
 func (c *core) trafficSucceeds(now balance.Instant, window time.Duration) bool {
-	var cur sum
-	for _, m := range c.order {
-		a, failed := m.answers.Load(), m.failed.Load()
-		cur.good += a - min(failed, a)
-		cur.bad += failed + m.faults.Load()
-	}
+	cur := c.traffic()
 	base := sum{}
 	for _, s := range c.stats.sums {
 		if now.Sub(s.at) >= window {
 			base = s
 		}
 	}
-	good, bad := cur.good-min(base.good, cur.good), cur.bad-min(base.bad, cur.bad)
+	return cur.succeedsSince(base)
+}
+
+// traffic adds up what all members have answered so far.
+func (c *core) traffic() (t sum) {
+	for _, m := range c.order {
+		a, failed := m.answers.Load(), m.failed.Load()
+		t.good += a - min(failed, a)
+		t.bad += failed + m.faults.Load()
+	}
+	return t
+}
+
+// succeedsSince reports whether there were requests since, nine in ten of them good.
+func (s sum) succeedsSince(base sum) bool {
+	good, bad := s.good-min(base.good, s.good), s.bad-min(base.bad, s.bad)
 	return good > 0 && good >= 9*bad
 }
