@@ -29,6 +29,9 @@ type Options struct {
 	// Record hears of every finished request, after the metrics and the access
 	// log; it must not keep the record. nil: nobody.
 	Record func(*observe.Record)
+	// Failed hears of every request that ended otherwise than ok or was answered
+	// with 500 or above; it must not keep the record. nil: nobody.
+	Failed func(*observe.Record)
 }
 
 // Exchanger serves the exchanges of one listener. It is safe for concurrent
@@ -38,6 +41,7 @@ type Exchanger struct {
 	load func() *Handler
 	bug  func(where string, v any)
 	tap  func(*observe.Record)
+	fail func(*observe.Record)
 
 	states sync.Pool // *exchange
 
@@ -51,7 +55,7 @@ type Exchanger struct {
 
 // New returns an Exchanger.
 func New(opt Options) *Exchanger {
-	x := &Exchanger{load: opt.Handler, bug: opt.Bug, tap: opt.Record, tunnels: map[*tunnel]struct{}{}}
+	x := &Exchanger{load: opt.Handler, bug: opt.Bug, tap: opt.Record, fail: opt.Failed, tunnels: map[*tunnel]struct{}{}}
 	if x.bug == nil {
 		x.bug = func(string, any) {}
 	}
@@ -238,18 +242,22 @@ func (e *exchange) proxy() Failure {
 		e.headBy = earliest(after(e.start, t.Request), e.endBy)
 	}
 
+	e.shape()
+	if f := e.openBody(); f.failed() {
+		return f
+	}
+	e.rt.Pool.BeginRequest(e.now)
+	return e.attempts()
+}
+
+// shape turns the client's request into the backend's, and takes its key.
+func (e *exchange) shape() {
 	e.prepareFields()
 	if key := e.rt.Key; key != nil {
 		e.breq.Key, e.breq.HasKey = key(e.req, e.client)
 	}
 	e.rewrite()
 	e.rt.RequestHeaders.apply(&e.req.Fields)
-
-	if f := e.openBody(); f.failed() {
-		return f
-	}
-	e.rt.Pool.BeginRequest(e.now)
-	return e.attempts()
 }
 
 // finish gives everything back, answers if nobody has, and records.
@@ -303,6 +311,9 @@ func (x *Exchanger) BadRequest(d Refusal, ci *ClientInfo, err *http1.Error) {
 	if h.Log != nil {
 		h.Log.Write(r)
 	}
+	if x.fail != nil {
+		x.fail(r)
+	}
 	if x.tap != nil {
 		x.tap(r)
 	}
@@ -346,6 +357,9 @@ func (e *exchange) record(f *Failure) {
 			r.UserAgent = ua
 		}
 		e.h.Log.Write(r)
+	}
+	if (f.failed() || r.Status >= 500) && e.x.fail != nil {
+		e.x.fail(r)
 	}
 	if e.x.tap != nil {
 		e.x.tap(r)

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package message
+
+// meanings says of each reason what happened, and where to look.
+var meanings = [Reasons][2]string{
+	OK:                  {"the answer was passed on as the backend gave it", "the backend's own log"},
+	ClientAbort:         {"the client closed its connection before the answer was complete", "how long the answers take, and the client's timeout"},
+	NoRoute:             {"no route of the listener matches", "weir explain URL says why each route does not"},
+	NoBackend:           {"the pool has no backend, or all are drained, disabled or of weight 0", "weir status"},
+	AllBroken:           {"health leaves the pool no backend", "weir status, the checks' last errors"},
+	ConnLimit:           {"a ceiling on connections was reached", "limits of the listener, the process and the pool"},
+	RouteFull:           {"the route has max_requests in flight", "what became slow; the route's max_requests"},
+	QueueFull:           {"all slots of the pool are taken, and the queue is full", "more backends, or higher limits"},
+	QueueTimeout:        {"no slot of the pool came free in queue_timeout", "more backends, or higher limits"},
+	ConnectRefused:      {"the backend's host refused the connection: nothing listens there", "is the process running, on that port?"},
+	ConnectTimeout:      {"the backend's host did not answer to the connection attempt", "host down, a firewall that drops, a full accept queue"},
+	Unreachable:         {"there is no way to the backend's host", "network, address"},
+	TLSFailed:           {"the TLS handshake with the backend failed, or its certificate is not believed", "tls of the pool; the backend's certificate"},
+	ResetBeforeResponse: {"the backend closed the connection before it answered", "its log: it crashed, or its keep-alive is shorter than timeouts.keepalive"},
+	ResetMidResponse:    {"the backend closed the connection within its answer", "its log"},
+	BadResponse:         {"the backend's answer was no HTTP, or ambiguous", "detail says what; is it the right port?"},
+	ResponseTimeout:     {"the backend sent no head of an answer within timeouts.response_header", "what became slow there"},
+	StreamIdleTimeout:   {"nothing moved for stream_idle, or tunnel_idle", "a longer one for long polls"},
+	RequestTimeout:      {"queue, attempts and waiting took longer than the route's timeouts.request", "queue_ms and attempts say what took the time"},
+	HeaderTimeout:       {"the client was too slow with the head of its request", "timeouts.header of the listener"},
+	BodyTimeout:         {"the client was too slow with the content of its request", "body_min_rate of the listener"},
+	WriteTimeout:        {"the client did not take the answer for timeouts.write", "nothing of weir's"},
+	BodyTooLarge:        {"the content is larger than http.max_body", "raise it where it is meant"},
+	HeaderTooLarge:      {"the head is larger than http.max_header_bytes", "which cookies pile up; raise it where it is meant"},
+	URITooLong:          {"the target is longer than is taken", "the client"},
+	BadRequest:          {"the request is malformed, or two readers could read it differently", "detail says what"},
+	Misdirected:         {"the request is for a name that is not served on its connection", "the client's connection reuse"},
+	UpgradeRefused:      {"the backend switched to a protocol that was not asked for", "the backend"},
+	RateLimited:         {"the client asked more often than its rate limit allows", "the limit's key and rate"},
+	Shed:                {"the pool refuses a part of the requests to protect what is left of it", "weir status: panic, or a ramp of the pool"},
+	BackendOverloaded:   {"the backend answered 503 and no other could be asked", "more backends"},
+	RetryBudgetEmpty:    {"a retry was due and the retry budget was spent", "what fails so often"},
+	LocalPorts:          {"this machine has no local port left towards the backend", "keep-alive to the backends; net.ipv4.ip_local_port_range"},
+	LocalFiles:          {"this process has no file descriptor left", "RLIMIT_NOFILE"},
+	LocalMemory:         {"this machine has no memory left for a socket", "memory"},
+	DNSFailed:           {"the backend's name has no address", "the resolver; the name"},
+	DrainCut:            {"cut at the deadline of weir's or the backend's drain", "a longer deadline"},
+	MaxAge:              {"the connection reached its greatest age", "nothing: the client connects again"},
+}
+
+// Meaning says in words what happened, and where an operator looks next.
+func (r Reason) Meaning() (what, look string) {
+	if r >= Reasons {
+		return "", ""
+	}
+	return meanings[r][0], meanings[r][1]
+}
