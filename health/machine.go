@@ -73,6 +73,21 @@ func (m *Machine) Init(now balance.Instant, a *Active, p *Passive, first bool) {
 	m.since = now
 }
 
+// Reconfigured brings the verdict in line with settings that were switched on or
+// off. Without active checks what probes and facts said is forgotten; without
+// passive ones ejections end. Whoever waited for a first pass no longer does
+// when nothing probes. It reports whether state or share changed.
+func (m *Machine) Reconfigured(now balance.Instant) bool {
+	if !m.active.Enabled {
+		m.word, m.cause, m.fact, m.odd, m.oddRun = StateHealthy, CauseNone, false, 0, 0
+		m.failing, m.suspect, m.passes, m.waited, m.fails = false, false, 0, 0, m.fails[:0]
+	}
+	if !m.passive.Enabled {
+		m.ejected, m.probation, m.level = false, false, 0
+	}
+	return m.refresh(now, "settings changed")
+}
+
 // State returns the state in force.
 func (m *Machine) State() State { return m.state }
 

@@ -17,12 +17,17 @@ const (
 // budget counts requests and retries over a sliding window of ten parts. It is
 // lock-free; at the turn of a part a few counts may be lost.
 type budget struct {
-	share    float64
-	floor    float64 // retries in a window that are always allowed
+	rules    atomic.Pointer[budgetRules]
 	part     time.Duration
 	requests atomic.Uint64 // of parts that are over and gone
 	retries  atomic.Uint64 // granted since the start
 	slots    [budgetSlots + 1]budgetSlot
+}
+
+// budgetRules is what the budget allows.
+type budgetRules struct {
+	share float64
+	floor float64 // retries in a window that are always allowed
 }
 
 type budgetSlot struct {
@@ -36,16 +41,31 @@ type budgetSlot struct {
 }
 
 func (b *budget) init(c *Budget) {
-	window := c.Window
-	if window <= 0 {
-		window = 10 * time.Second
-	}
-	b.share = c.Share
-	b.floor = c.MinPerSecond * window.Seconds()
+	window := c.window()
+	b.allow(c)
 	b.part = max(window/budgetSlots, 1)
 	for i := range b.slots {
 		b.slots[i].part.Store(-1 << 62)
 	}
+}
+
+// allow sets what the budget allows; what it has counted stays.
+func (b *budget) allow(c *Budget) {
+	b.rules.Store(&budgetRules{share: c.Share, floor: c.MinPerSecond * c.window().Seconds()})
+}
+
+func (c *Budget) window() time.Duration {
+	if c.Window <= 0 {
+		return 10 * time.Second
+	}
+	return c.Window
+}
+
+// follow begins a budget where another one ends, over another window.
+func (b *budget) follow(old *budget, c *Budget) {
+	b.init(c)
+	b.requests.Store(old.total())
+	b.retries.Store(old.retries.Load())
 }
 
 // partOf numbers the parts of the time line, the ones before zero too.
@@ -96,7 +116,8 @@ func (b *budget) sums(now balance.Instant) (requests, retries int64) {
 }
 
 func (b *budget) allowed(requests int64) float64 {
-	return max(b.share*float64(requests), b.floor)
+	r := b.rules.Load()
+	return max(r.share*float64(requests), r.floor)
 }
 
 // spend takes one retry, or refuses. With force it is taken in any case.
@@ -134,4 +155,4 @@ func (b *budget) total() uint64 {
 
 // BeginRequest counts one client request, whatever becomes of it: the retry
 // budget is a share of these. It is called once per request, not per attempt.
-func (p *Pool) BeginRequest(now balance.Instant) { p.budget.begin(now) }
+func (p *Pool) BeginRequest(now balance.Instant) { p.budget.Load().begin(now) }

@@ -154,11 +154,11 @@ func (e *Explanation) next(p *Pool, v *view, r *balance.Request) {
 // would is what Pick would answer, without reserving. Full means that a request
 // waits for a slot.
 func (p *Pool) would(v *view, r *balance.Request) (*balance.Backend, Refusal) {
-	if p.limited {
+	if p.set.Load().limited {
 		if p.queue.length.Load() != 0 {
 			return nil, Full
 		}
-		if most := p.cfg.Limits.PoolRequests; most > 0 && p.inFlight.Load() >= most {
+		if most := p.set.Load().Limits.PoolRequests; most > 0 && p.inFlight.Load() >= most {
 			return nil, Full
 		}
 	}

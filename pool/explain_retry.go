@@ -43,7 +43,7 @@ func (p *Pool) explainRetry(now balance.Instant, rr *RetryRules, f Failure) Retr
 		c.Again, c.Redispatch = true, true
 	case f.Kind == Success && !p.beside(now, f.Backend, f.Status == 503 && f.RetryAfter):
 		c.Why = NoneBetter
-	case !p.budget.has(now):
+	case !p.budget.Load().has(now):
 		c.Why = BudgetEmpty
 	default:
 		c.Again = true

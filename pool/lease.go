@@ -16,11 +16,14 @@ type Lease struct {
 	b     *balance.Backend
 	p     *Pool
 	began balance.Instant
+	// counted says that it holds one of Limits.PoolRequests: that limit may come
+	// and go meanwhile.
+	counted bool
 }
 
 // take puts a slot that has been reserved into the lease.
 func (l *Lease) take(p *Pool, m *member, b *balance.Backend, began balance.Instant) {
-	l.m, l.b, l.p, l.began = m, b, p, began
+	l.m, l.b, l.p, l.began, l.counted = m, b, p, began, false
 }
 
 // leaseBugs counts broken promises about leases, of all pools of the process.
@@ -49,18 +52,18 @@ func (l *Lease) Done(o Outcome) {
 	}
 	l.m, l.b = nil, nil
 	m.observe(p, l.began, &o)
-	if p.learner != nil {
-		p.teach(b, &o)
+	if learner := p.set.Load().learner; learner != nil {
+		teach(learner, b, &o)
 	}
 	l.release(o.Now, m, b, p)
 }
 
 // release frees the slot that was l's.
-func (*Lease) release(now balance.Instant, m *member, b *balance.Backend, p *Pool) {
-	if !p.limited {
+func (l *Lease) release(now balance.Instant, m *member, b *balance.Backend, p *Pool) {
+	if !l.counted && !p.set.Load().limited {
 		b.Release()
 	} else {
-		p.giveBack(m, now)
+		p.giveBack(m, now, l.counted)
 	}
 	if m.mode.Load()&modeWatch != 0 && b.InFlight() == 0 {
 		m.mark(markEmpty)
@@ -70,7 +73,7 @@ func (*Lease) release(now balance.Instant, m *member, b *balance.Backend, p *Poo
 // teach tells a policy that learns how an attempt went. What the client or weir
 // broke off says nothing about the backend, a connection that died of old age
 // neither, and a tunnel's length is the client's choice.
-func (p *Pool) teach(b *balance.Backend, o *Outcome) {
+func teach(learner balance.Learner, b *balance.Backend, o *Outcome) {
 	seen := balance.Observation{Now: o.Now, FirstByte: o.FirstByte}
 	switch o.Kind {
 	case Success:
@@ -89,7 +92,7 @@ func (p *Pool) teach(b *balance.Backend, o *Outcome) {
 		}
 		seen.FirstByte, seen.Failed = max(o.Total, 0), true
 	}
-	p.learner.Learn(b, seen)
+	learner.Learn(b, seen)
 }
 
 // Pick reserves a slot on the backend that the policy chooses and leaves it in
@@ -101,7 +104,7 @@ func (p *Pool) Pick(l *Lease, r *balance.Request) Refusal {
 		leaseBugs.Add(1)
 		l.drop()
 	}
-	if p.limited {
+	if p.set.Load().limited {
 		return p.pickLimited(l, r)
 	}
 	v := p.view.Load()
@@ -148,7 +151,7 @@ func (p *Pool) pickLimited(l *Lease, r *balance.Request) Refusal {
 // admit picks under the pool's own limit. stirred says that a slot was taken
 // and given back on the way.
 func (p *Pool) admit(l *Lease, r *balance.Request) (got Refusal, stirred bool) {
-	most := p.cfg.Limits.PoolRequests
+	most := p.set.Load().Limits.PoolRequests
 	if most <= 0 {
 		return p.pickSlow(l, r)
 	}
@@ -161,8 +164,9 @@ func (p *Pool) admit(l *Lease, r *balance.Request) (got Refusal, stirred bool) {
 	}
 	if got, stirred = p.pickSlow(l, r); got != Granted {
 		p.inFlight.Add(-1)
-		stirred = true
+		return got, true
 	}
+	l.counted = true
 	return got, stirred
 }
 

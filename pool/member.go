@@ -211,7 +211,7 @@ func (m *member) goodWhile(mode uint32, began balance.Instant, o *Outcome) {
 	if mode&(modeSlow|modeSlowAsk) != 0 && m.slow(mode, o) {
 		return
 	}
-	if mode&modeProbation != 0 && int(m.goodRun.Add(1)) >= max(m.p.cfg.Active.Rise, 1) {
+	if mode&modeProbation != 0 && int(m.goodRun.Add(1)) >= max(m.p.set.Load().Active.Rise, 1) {
 		m.mark(markProven)
 	}
 }
@@ -234,7 +234,7 @@ func (m *member) badAnswer(began balance.Instant, o *Outcome) {
 		m.badLatency.Add(uint64(o.firstByte()))
 	}
 	m.charge(o)
-	if int64(began) < m.since.Load() || !m.p.cfg.Passive.Enabled {
+	if int64(began) < m.since.Load() || !m.p.set.Load().Passive.Enabled {
 		return
 	}
 	mode := m.mode.Load()
@@ -260,7 +260,7 @@ func (m *member) bad(mode uint32, o *Outcome) {
 	case mode&modeOut != 0:
 	case mode&modeProbation != 0:
 		m.mark(markRelapse)
-	case m.p.cfg.Passive.Consecutive > 0 && int(run) >= m.p.cfg.Passive.Consecutive:
+	case m.p.set.Load().Passive.Consecutive > 0 && int(run) >= m.p.set.Load().Passive.Consecutive:
 		m.mark(markBad)
 	}
 }
@@ -303,7 +303,7 @@ func (m *member) failure(began balance.Instant, o *Outcome) {
 	}
 	cause := o.Kind.cause()
 	if cause == health.CauseNone { // reset, malformed, response timeout
-		if m.p.cfg.Passive.Enabled {
+		if m.p.set.Load().Passive.Enabled {
 			m.bad(m.mode.Load(), o)
 		}
 		return
@@ -314,7 +314,7 @@ func (m *member) failure(began balance.Instant, o *Outcome) {
 		m.lastConn.Store(int64(o.Now))
 		m.b.SetUnreachable(true)
 	}
-	if !m.p.cfg.Passive.Enabled {
+	if !m.p.set.Load().Passive.Enabled {
 		m.mark(markConnect)
 		return
 	}

@@ -15,17 +15,15 @@ import (
 // concurrent use. Lock order: mu, then queue.mu; inMu is a leaf.
 type Pool struct {
 	// Constant after New.
-	cfg     Config
-	driver  Driver
-	now     func() balance.Instant
-	limited bool            // there are limits, so requests may wait
-	keyed   bool            // equal keys go to equal backends
-	learner balance.Learner // the policy, if it learns from outcomes
-	wakeup  chan struct{}
+	driver Driver
+	now    func() balance.Instant
+	totals bool // members count in total, too
+	wakeup chan struct{}
 	quit    chan struct{}
 	stopped chan struct{}
 
 	// Read by every request, written seldom.
+	set        atomic.Pointer[settings]
 	view       atomic.Pointer[view]
 	mean       atomic.Int64  // nanoseconds, by which failed attempts are charged
 	meanAsked  atomic.Bool   // the core knows that it is wanted
@@ -40,13 +38,14 @@ type Pool struct {
 	total    balance.Total // only for policies that ask for it
 	inFlight atomic.Int64  // only with Limits.PoolRequests
 	_        [56]byte
-	budget   budget
+	budget   atomic.Pointer[budget]
 	queue    queue
 
 	inMu  sync.Mutex
 	inbox []event // results of probes
 
 	mu      sync.Mutex
+	cfg     Config // as set holds it, at an address that stays; for the core
 	core    core
 	last    *publication
 	outbox  []effect        // for the driver, executed by whoever runs Advance
@@ -64,17 +63,15 @@ func New(cfg Config, d Driver, now func() balance.Instant) *Pool {
 		cfg.Policy = balance.NewP2C(2)
 	}
 	p := &Pool{
-		cfg: cfg, driver: d, now: now,
-		limited: cfg.Limits.BackendRequests > 0 || cfg.Limits.PoolRequests > 0,
+		cfg: cfg, driver: d, now: now, totals: usesTotal(cfg.Policy),
 		wakeup:  make(chan struct{}, 1),
 		quit:    make(chan struct{}),
 		stopped: make(chan struct{}),
 	}
-	if k, ok := cfg.Policy.(balance.Keyed); ok {
-		p.keyed = k.Keyed()
-	}
-	p.learner, _ = cfg.Policy.(balance.Learner)
-	p.budget.init(&p.cfg.Retry)
+	p.set.Store(newSettings(cfg))
+	b := &budget{}
+	b.init(&p.cfg.Retry)
+	p.budget.Store(b)
 	p.core = core{
 		cfg: &p.cfg, hot: p, attach: p.attach,
 		byID: map[string]*member{}, leaving: map[identity]*member{}, overrides: map[string]*override{},
@@ -83,8 +80,8 @@ func New(cfg Config, d Driver, now func() balance.Instant) *Pool {
 	return p
 }
 
-// Config returns what New was given.
-func (p *Pool) Config() Config { return p.cfg }
+// Config returns what New or the last Reconfigure was given.
+func (p *Pool) Config() Config { return p.set.Load().Config }
 
 // attach makes a member.
 func (p *Pool) attach(s Spec) *member {
@@ -93,7 +90,7 @@ func (p *Pool) attach(s Spec) *member {
 	m.lastGood.Store(math.MinInt64)
 	m.lastConn.Store(math.MinInt64)
 	m.probed.Store(math.MinInt64)
-	if u, ok := p.cfg.Policy.(balance.TotalUser); ok && u.UsesTotal() {
+	if p.totals {
 		m.b.SetTotal(&p.total)
 	}
 	m.b.SetAttachment(p.driver.Attach(m.b))
@@ -212,7 +209,7 @@ func (p *Pool) build(pub *publication) {
 	if last != nil && last.panicked() || pub.panicked() {
 		pub.spread()
 	}
-	p.view.Store(newView(pub, p.keyed))
+	p.view.Store(newView(pub, p.set.Load().keyed))
 	p.last = pub
 	p.builds.Add(1)
 }
@@ -222,7 +219,7 @@ func (p *Pool) execute(e *effect) {
 	switch e.kind {
 	case doProbe:
 		m := e.m
-		p.driver.Probe(m.b, p.cfg.Active.Timeout, func(r health.ProbeResult) {
+		p.driver.Probe(m.b, p.set.Load().Active.Timeout, func(r health.ProbeResult) {
 			p.inMu.Lock()
 			p.inbox = append(p.inbox, event{kind: evProbe, m: m, result: r})
 			first := len(p.inbox) == 1

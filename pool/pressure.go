@@ -57,7 +57,7 @@ func (m *member) pressed() pressed { return pressed{m.answers.Load(), m.signs.co
 
 // strained takes an answer that may be a sign of overload.
 func (m *member) strained(began balance.Instant, o *Outcome) {
-	g, w := &m.signs, &m.p.cfg.Overload
+	g, w := &m.signs, &m.p.set.Load().Overload
 	if !w.Enabled || int64(began) < g.since.Load() {
 		return
 	}
@@ -80,7 +80,7 @@ func (m *member) strained(began balance.Instant, o *Outcome) {
 
 // refusedFull notes that a request was refused because everyone was at the limit.
 func (p *Pool) refusedFull() {
-	if p.cfg.Overload.Enabled && p.cfg.Overload.QueueFull {
+	if o := &p.set.Load().Overload; o.Enabled && o.QueueFull {
 		p.refused.Add(1)
 	}
 }

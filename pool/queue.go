@@ -99,7 +99,7 @@ func (p *Pool) enqueue(w *waiter) Refusal {
 	q := &p.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if int(q.length.Load()) >= p.cfg.Limits.Queue {
+	if int(q.length.Load()) >= p.set.Load().Limits.Queue {
 		p.refusedFull()
 		return QueueFull
 	}
@@ -140,12 +140,12 @@ func (p *Pool) try(w *waiter, now balance.Instant) Refusal {
 
 // giveBack ends a lease in a pool with limits: the slot goes to the oldest
 // waiter as it is, without a moment in which someone else could take it.
-func (p *Pool) giveBack(m *member, now balance.Instant) {
-	if p.queue.length.Load() != 0 && p.handOn(m, now) {
+func (p *Pool) giveBack(m *member, now balance.Instant, counted bool) {
+	if p.queue.length.Load() != 0 && p.handOn(m, now, counted) {
 		return
 	}
 	m.b.Release()
-	if p.cfg.Limits.PoolRequests > 0 {
+	if counted {
 		p.inFlight.Add(-1)
 	}
 	if p.queue.length.Load() != 0 {
@@ -158,7 +158,7 @@ func (p *Pool) giveBack(m *member, now balance.Instant) {
 // one, and must not keep those behind it from what it does not want.
 const handOnLook = 8
 
-func (p *Pool) handOn(m *member, now balance.Instant) bool {
+func (p *Pool) handOn(m *member, now balance.Instant, counted bool) bool {
 	if !m.takesWork() {
 		return false
 	}
@@ -179,6 +179,7 @@ func (p *Pool) handOn(m *member, now balance.Instant) bool {
 	}
 	q.remove(w)
 	w.l.take(p, m, m.b, max(now, w.r.Now))
+	w.l.counted = counted
 	w.ready <- Granted
 	return true
 }

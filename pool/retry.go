@@ -119,7 +119,7 @@ func (p *Pool) Next(now balance.Instant, rr *RetryRules, t *Try, f Failure, rnd 
 	if f.Stale && !t.Stale && (!f.Sent || f.Replayable) && (f.Backend == nil || f.Backend.Admin() == balance.Enabled) {
 		t.Stale = true
 		if f.Sent {
-			p.budget.spend(now, true) // counted, so that others yield, never refused
+			p.budget.Load().spend(now, true) // counted, so that others yield, never refused
 		}
 		return Decision{Again: true, Redispatch: !f.Sent, SameBackendFresh: true}
 	}
@@ -145,7 +145,7 @@ func (p *Pool) Next(now balance.Instant, rr *RetryRules, t *Try, f Failure, rnd 
 	if rr.Within > 0 && now.Add(after).Sub(t.FirstFailed) > rr.Within {
 		return Decision{Why: Within}
 	}
-	if !p.budget.spend(now, false) {
+	if !p.budget.Load().spend(now, false) {
 		return Decision{Why: BudgetEmpty}
 	}
 	t.Retries++
@@ -181,7 +181,7 @@ func (rr *RetryRules) forbid(f Failure, redispatch bool) DecisionWhy {
 
 // backoff returns a random time up to Base x 2^n, at most Max ("full jitter").
 func (p *Pool) backoff(n int, rnd uint64) time.Duration {
-	c := &p.cfg.Retry
+	c := &p.set.Load().Retry
 	most := c.Base << min(n, 20)
 	if c.Max > 0 {
 		most = min(most, c.Max)

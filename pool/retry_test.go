@@ -121,8 +121,8 @@ func TestRetryAfterIsRetriedOnceAndOnlyWithHeadroom(t *testing.T) {
 	}
 	b.SetUnreachable(false)
 	b.SetShare(0)
-	if d := p.Next(0, &rr, new(Try), f, 0); d.Again || d.Why != NoneBetter || p.budget.retries.Load() != 2 {
-		t.Errorf("a plain 503 beside one that is out: %+v, %d retries paid", d, p.budget.retries.Load())
+	if d := p.Next(0, &rr, new(Try), f, 0); d.Again || d.Why != NoneBetter || p.budget.Load().retries.Load() != 2 {
+		t.Errorf("a plain 503 beside one that is out: %+v, %d retries paid", d, p.budget.Load().retries.Load())
 	}
 	b.SetShare(1)
 	specs := benchSpecs(2)

@@ -96,7 +96,7 @@ func (p *Pool) Wait(l *Lease, r *balance.Request, deadline balance.Instant, abor
 	if t == nil {
 		return got
 	}
-	limit := p.cfg.Limits.QueueTimeout
+	limit := p.set.Load().Limits.QueueTimeout
 	if deadline != 0 {
 		left := deadline.Sub(p.now())
 		if limit <= 0 || left < limit {

@@ -127,7 +127,7 @@ func (p *Pool) Snapshot() Snapshot {
 		Admit: p.view.Load().admitted(now), Ready: p.ready.Load(),
 		Members: len(c.order), Serving: c.serving(), Known: len(c.order) + len(c.outside),
 		Queue: int(p.queue.length.Load()), QueueLimit: p.cfg.Limits.Queue,
-		Requests: p.budget.total(), Retries: p.budget.retries.Load(), BudgetRemaining: p.budget.remaining(now),
+		Requests: p.budget.Load().total(), Retries: p.budget.Load().retries.Load(), BudgetRemaining: p.budget.Load().remaining(now),
 		MeanLatency: time.Duration(c.stats.mean), Publications: p.builds.Load(),
 		Detection: p.cfg.Active.Detection(), DrainDeadline: p.cfg.DrainDeadline,
 		Backends: make([]BackendSnapshot, 0, len(c.order)+len(c.leaving)),

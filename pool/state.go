@@ -18,6 +18,7 @@ const (
 	evOverride                  // id, override: the operator's word
 	evProbe                     // m, result
 	evCrossed                   // m, marks: thresholds that requests crossed
+	evReconfigure               // was: the settings until now
 )
 
 // event is one input of the core.
@@ -29,6 +30,7 @@ type event struct {
 	m        *member
 	result   health.ProbeResult
 	marks    uint32
+	was      *Config
 }
 
 // effectKind is what is to be done.
@@ -95,6 +97,7 @@ type core struct {
 	gate   *balance.Ramp // lets requests in little by little, nil: all
 
 	dirty     bool // the published view is out of date
+	rebuild   bool // and its pickers are of another policy
 	published balance.Instant
 	composed  balance.Instant // the last time that something might have been
 	ever      bool            // something was published
@@ -143,6 +146,8 @@ func (c *core) step(now balance.Instant, ev event) []effect {
 		c.probed(now, ev.m, ev.result)
 	case evCrossed:
 		c.crossed(now, ev.m, ev.marks)
+	case evReconfigure:
+		c.reconfigure(now, ev.was)
 	}
 	c.settleRamps(now)
 	c.reckon(now)
@@ -237,7 +242,9 @@ func (c *core) publish(now balance.Instant) {
 	}
 	c.dirty, c.composed = false, now
 	pub := c.compose()
-	if c.ever && pub.equal(c.hot.last) {
+	if c.rebuild {
+		c.rebuild, c.hot.last = false, nil
+	} else if c.ever && pub.equal(c.hot.last) {
 		return // classes moved, but not who is in
 	}
 	c.ever, c.published = true, now

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"github.com/weirlb/weir/balance"
+	"github.com/weirlb/weir/health"
+)
+
+// settings is a Config as requests read it: immutable, replaced as a whole.
+type settings struct {
+	Config
+	limited bool            // there are limits, so requests may wait
+	keyed   bool            // equal keys go to equal backends
+	learner balance.Learner // the policy, if it learns from outcomes
+}
+
+func newSettings(cfg Config) *settings {
+	s := &settings{Config: cfg, limited: cfg.Limits.BackendRequests > 0 || cfg.Limits.PoolRequests > 0}
+	if k, ok := cfg.Policy.(balance.Keyed); ok {
+		s.keyed = k.Keyed()
+	}
+	s.learner, _ = cfg.Policy.(balance.Learner)
+	return s
+}
+
+func usesTotal(p balance.Policy) bool {
+	u, ok := p.(balance.TotalUser)
+	return ok && u.UsesTotal()
+}
+
+// Reconfigure changes the settings of a pool that may be running. Backends keep
+// their identity and all that is known of them: health, ages, estimates, slow
+// starts under way, what is in flight, the operator's word; the retry budget
+// keeps its counts unless its window is another one. A Policy of nil leaves the
+// one that is in use with its state; another one is in force after at most
+// 100 ms. Name, Instance and First stay as they were. Limits hold for requests
+// that come later: what is in flight above them finishes. A Subset or Zone that
+// changes is in force with the next Update.
+//
+// Without active checks what probes had said is forgotten; with them, after they
+// were off, backends keep their share until their first probe says otherwise.
+// Without passive checks ejections end.
+func (p *Pool) Reconfigure(cfg Config) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return
+	}
+	old := p.cfg
+	cfg.Name, cfg.Instance, cfg.First = old.Name, old.Instance, old.First
+	if cfg.Policy == nil {
+		cfg.Policy = old.Policy
+	} else {
+		p.core.rebuild = true
+	}
+	if b := p.budget.Load(); old.Retry.window() == cfg.Retry.window() {
+		b.allow(&cfg.Retry)
+	} else {
+		next := &budget{}
+		next.follow(b, &cfg.Retry)
+		p.budget.Store(next)
+	}
+	p.set.Store(newSettings(cfg))
+	p.cfg = cfg
+	p.step(event{kind: evReconfigure, was: &old})
+	p.poke()
+}
+
+// reconfigure brings what has been decided under other settings in line.
+func (c *core) reconfigure(now balance.Instant, was *Config) {
+	for _, m := range c.order {
+		c.resettle(now, m, was)
+	}
+	for _, m := range c.leaving {
+		m.b.SetLimit(c.cfg.Limits.BackendRequests)
+	}
+	c.alarm.stale, c.dirty = true, true
+}
+
+func (c *core) resettle(now balance.Instant, m *member, was *Config) {
+	s := m.core
+	m.b.SetLimit(c.cfg.Limits.BackendRequests)
+	strained := was.Overload != c.cfg.Overload
+	switched := was.Active.Enabled != c.cfg.Active.Enabled || was.Passive.Enabled && !c.cfg.Passive.Enabled
+	if strained || switched {
+		c.judge(now, m, func(h *health.Machine) {
+			if strained {
+				c.forgetPressure(now, m)
+			}
+			if switched {
+				h.Reconfigured(now)
+			}
+		})
+	}
+	if !c.cfg.Active.Enabled {
+		c.timers.stop(m, timerProbe)
+		if s.round {
+			s.round = false
+			c.awaited--
+		}
+		return
+	}
+	if t := &s.timers[timerProbe]; !was.Active.Enabled && !s.probing {
+		c.timers.set(m, timerProbe, now)
+	} else if latest := now.Add(c.cfg.Active.Interval); t.pos != 0 && t.at > latest {
+		c.timers.set(m, timerProbe, latest)
+	}
+}
