@@ -15,10 +15,10 @@ import (
 // concurrent use. Lock order: mu, then queue.mu; inMu is a leaf.
 type Pool struct {
 	// Constant after New.
-	driver Driver
-	now    func() balance.Instant
-	totals bool // members count in total, too
-	wakeup chan struct{}
+	driver  Driver
+	now     func() balance.Instant
+	totals  bool // members count in total, too
+	wakeup  chan struct{}
 	quit    chan struct{}
 	stopped chan struct{}
 

@@ -13,12 +13,12 @@ import (
 type eventKind uint8
 
 const (
-	evTick     eventKind = iota // time has passed
-	evUpdate                    // specs: the whole membership
-	evOverride                  // id, override: the operator's word
-	evProbe                     // m, result
-	evCrossed                   // m, marks: thresholds that requests crossed
-	evReconfigure               // was: the settings until now
+	evTick        eventKind = iota // time has passed
+	evUpdate                       // specs: the whole membership
+	evOverride                     // id, override: the operator's word
+	evProbe                        // m, result
+	evCrossed                      // m, marks: thresholds that requests crossed
+	evReconfigure                  // was: the settings until now
 )
 
 // event is one input of the core.
