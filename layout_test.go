@@ -51,12 +51,13 @@ var walls = []wall{
 	{dir: "internal/l7", any: true, never: []string{"internal/admin", "internal/config", "internal/demo", "internal/engine", "internal/listen", "internal/probe", "internal/weirtest"}},
 	{dir: "internal/probe", ours: []string{"balance", "health", "internal/clock", "internal/http1", "internal/message", "internal/netconn", "internal/orca", "internal/upstream"}},
 	{dir: "internal/config", ours: []string{"internal/route"}},
+	{dir: "internal/lint", ours: []string{"internal/config"}, stdlib: true},
 	{dir: "internal/engine", any: true, never: []string{"internal/demo", "internal/weirtest"}},
 	{dir: "internal/admin", ours: []string{}},
 	{dir: "internal/sim", ours: []string{"balance", "health", "pool"}, stdlib: true, pure: true},
 	{dir: "internal/demo", ours: []string{}, stdlib: true},
 	{dir: "internal/weirtest", ours: []string{}, stdlib: true},
-	{dir: "cmd/weir", ours: []string{"internal/admin", "internal/config", "internal/demo", "internal/engine", "internal/sim", "pool"}},
+	{dir: "cmd/weir", ours: []string{"internal/admin", "internal/config", "internal/demo", "internal/engine", "internal/lint", "internal/sim", "pool"}},
 }
 
 // unwalled are the folders that are no part of the program: they look at it from

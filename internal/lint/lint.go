@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lint
+
+import (
+	"cmp"
+	"crypto/x509"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weirlb/weir/internal/config"
+)
+
+// Severity says how bad a finding is.
+type Severity uint8
+
+// The severities. Errors are goals that the configuration itself states and
+// misses, and certificates no client accepts; `weir run` serves all the same.
+const (
+	Note    Severity = iota + 1 // worth knowing
+	Warning                     // will hurt some day; fails under --strict
+	Error                       // fails weir check
+)
+
+// String is the word for people.
+func (s Severity) String() string {
+	return [...]string{"", "note", "warning", "error"}[s]
+}
+
+// MarshalText is String, for JSON.
+func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// Rule is one item of the checklist.
+type Rule struct {
+	Name     string // what check.silence calls it
+	Severity Severity
+	Title    string // what is wrong, in general
+	Why      string // what it leads to, and where that is known from
+	Fix      string // what settles it, in general
+
+	// find looks at a plan. It is nil for what internal/config notices while it
+	// reads; then settle makes the fix from the path of the place.
+	find   func(v *view)
+	settle func(v *view, path []string) []config.Edit
+}
+
+// Page is where the rule is explained, from the root of the repository.
+func (r *Rule) Page() string { return "docs/lints/" + r.Name + ".md" }
+
+// Finding is one place where a rule applies.
+type Finding struct {
+	Rule     *Rule
+	Severity Severity // the rule's, unless the case is better or worse
+	Place    config.Place
+	What     string        // what is wrong here
+	Edits    []config.Edit // the fix; empty when it lies outside the configuration
+	Fragment string        // the fix as a piece of configuration; empty when it only removes
+	Remove   []string      // what the fix removes, such as pools.app.ewma
+}
+
+// Input is what the rules look at.
+type Input struct {
+	Plan    *config.Plan
+	Outline *config.Outline
+	// Now is the time that certificates are held against.
+	Now time.Time
+	// ReadFile reads certificates, as os.ReadFile does. What it cannot read is
+	// left to others to report. Nil: no certificate is looked at.
+	ReadFile func(name string) ([]byte, error)
+	// Detection is how long a silent backend of the pool can go unnoticed by
+	// probes at worst.
+	Detection func(*config.Pool) time.Duration
+	// Learned is after how long a running weir has seen a backend close idle
+	// connections, if it has. Nil: nothing is running.
+	Learned func(pool, backend string) (time.Duration, bool)
+}
+
+// Run returns what the rules find, the worst first, then in the order of the
+// text, without what check.silence names. It does not change the input.
+func Run(in Input) []Finding {
+	v := &view{Input: in}
+	for i := range rules {
+		r := &rules[i]
+		if slices.Contains(in.Plan.Check.Silence, r.Name) {
+			continue
+		}
+		v.rule = r
+		if r.find != nil {
+			r.find(v)
+			continue
+		}
+		for _, w := range in.Plan.Warnings {
+			if w.Name != r.Name {
+				continue
+			}
+			path := in.Outline.PathOf(w.Pos)
+			var edits []config.Edit
+			if r.settle != nil && path != nil {
+				edits = r.settle(v, path)
+			}
+			v.add(path, w.Text, edits)
+		}
+	}
+	slices.SortStableFunc(v.findings, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(b.Severity, a.Severity),
+			cmp.Compare(a.Place.Pos.Line, b.Place.Pos.Line), cmp.Compare(a.Place.Pos.Col, b.Place.Pos.Col))
+	})
+	return v.findings
+}
+
+// Rules returns the checklist, sorted by name.
+func Rules() []Rule {
+	out := slices.Clone(rules)
+	slices.SortFunc(out, func(a, b Rule) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+// Find returns the rule with the name, or nil.
+func Find(name string) *Rule {
+	for i := range rules {
+		if rules[i].Name == name {
+			return &rules[i]
+		}
+	}
+	return nil
+}
+
+// rules is the checklist; set once, by init, because findings refer to it.
+var rules []Rule
+
+func init() {
+	rules = slices.Concat(timeoutRules, frontRules, checkRules, healthRules, retryRules, balanceRules, routeRules, trustRules, certificateRules)
+}
+
+// view is an input while rules look at it.
+type view struct {
+	Input
+	rule     *Rule
+	findings []Finding
+	leaves   map[string]*x509.Certificate // by file; nil: cannot be read
+}
+
+// found records a finding at a path.
+func (v *view) found(path []string, what string, edits ...config.Edit) { v.add(path, what, edits) }
+
+// foundAs is found with another severity than the rule's.
+func (v *view) foundAs(s Severity, path []string, what string, edits ...config.Edit) {
+	v.add(path, what, edits)
+	v.findings[len(v.findings)-1].Severity = s
+}
+
+func (v *view) add(path []string, what string, edits []config.Edit) {
+	f := Finding{Rule: v.rule, Severity: v.rule.Severity, Place: v.Outline.At(path...), What: what}
+	if text, err := v.Outline.Fragment(edits...); err == nil {
+		f.Edits, f.Fragment = edits, text
+		for _, e := range edits {
+			if e.Value == "" {
+				f.Remove = append(f.Remove, shown(e.Path))
+			}
+		}
+	}
+	v.findings = append(v.findings, f)
+}
+
+// shown is a path for people: pools.app.backends[1].
+func shown(path []string) string {
+	var b strings.Builder
+	for i, step := range path {
+		switch {
+		case strings.Trim(step, "0123456789") == "" && i > 1:
+			b.WriteString("[" + step + "]")
+		case i > 0:
+			b.WriteString("." + step)
+		default:
+			b.WriteString(step)
+		}
+	}
+	return b.String()
+}
+
+// path joins steps and lists of them.
+func path(steps ...any) []string {
+	var out []string
+	for _, s := range steps {
+		switch s := s.(type) {
+		case string:
+			out = append(out, s)
+		case []string:
+			out = append(out, s...)
+		case int:
+			out = append(out, fmt.Sprint(s))
+		}
+	}
+	return out
+}
+
+func write(at []string, value string) config.Edit { return config.Edit{Path: at, Value: value} }
+func remove(at []string) config.Edit              { return config.Edit{Path: at} }
+
+// removal settles a finding by removing what it is about, up to the given
+// number of steps.
+func removal(steps int) func(*view, []string) []config.Edit {
+	return func(_ *view, at []string) []config.Edit {
+		if len(at) < steps {
+			return nil
+		}
+		return []config.Edit{remove(at[:steps])}
+	}
+}
+
+// setting settles a finding by writing a value where it is.
+func setting(value string) func(*view, []string) []config.Edit {
+	return func(_ *view, at []string) []config.Edit { return []config.Edit{write(at, value)} }
+}
+
+// pools calls f for each pool and its path.
+func (v *view) pools(f func(p *config.Pool, at []string)) {
+	for i := range v.Plan.Pools {
+		p := &v.Plan.Pools[i]
+		f(p, path("pools", p.Name))
+	}
+}
+
+// listeners calls f for each listener and its path.
+func (v *view) listeners(f func(l *config.Listener, at []string)) {
+	for i := range v.Plan.Listeners {
+		l := &v.Plan.Listeners[i]
+		f(l, path("listeners", l.Name))
+	}
+}
+
+// routes calls f for each route that leads to a pool, and its path.
+func (v *view) routes(f func(r *config.Route, p *config.Pool, at []string)) {
+	v.listeners(func(l *config.Listener, at []string) {
+		for i := range l.Routes {
+			r := &l.Routes[i]
+			here := path(at, "routes", i)
+			if !v.Outline.Has(here...) {
+				here = path(at, "pool")
+			}
+			if p := v.Plan.Pool(r.Pool); p != nil {
+				f(r, p, here)
+			}
+		}
+	})
+}
+
+// at returns the first of some paths that the text has, or the last.
+func (v *view) at(paths ...[]string) []string {
+	for _, p := range paths {
+		if v.Outline.Has(p...) {
+			return p
+		}
+	}
+	return paths[len(paths)-1]
+}
+
+// dur shows a duration without units of zero.
+func dur(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = s[:len(s)-2]
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = s[:len(s)-2]
+	}
+	return s
+}
+
+// part is a part of a duration as one would write it.
+func part(d time.Duration, of int) string {
+	d /= time.Duration(of)
+	switch {
+	case d > 10*time.Second:
+		d = d.Truncate(time.Second)
+	case d > time.Second:
+		d = d.Truncate(100 * time.Millisecond)
+	default:
+		d = max(d.Truncate(time.Millisecond), time.Millisecond)
+	}
+	return dur(d)
+}
