@@ -38,6 +38,8 @@ const (
 	CodeBadMethod      = "method_not_allowed"
 	CodeUnknownPool    = "unknown_pool"
 	CodeUnknownBackend = "unknown_backend"
+	CodeBadQuestion    = "bad_question"
+	CodeTooMany        = "too_many"
 	CodeInternal       = "internal"
 )
 

@@ -73,10 +73,16 @@ func Listen(opt Options) (*Server, error) {
 	mux := http.NewServeMux()
 	api{opt.Controller}.register(mux)
 	api{opt.Controller}.registerConfig(mux, g.profiling())
+	api{opt.Controller}.registerExplain(mux)
+	closing := registerFeed(mux, opt.Controller)
 	registerHealth(mux, opt.Controller, opt.Metrics)
 	registerUI(mux)
 	registerPprof(mux, g)
-	return listen("admin", opt.Bind, g.wrap(mux), opt.Logger)
+	s, err := listen("admin", opt.Bind, g.wrap(mux), opt.Logger)
+	if err == nil {
+		s.http.RegisterOnShutdown(closing)
+	}
+	return s, err
 }
 
 // ListenStatus binds the status address: /livez, /readyz and /metrics, for
