@@ -13,7 +13,7 @@ var rollingDeploy = &Scenario{
 	Doc: []string{
 		"Shows what a deploy does to users: each server in turn says 'not ready', drains, stops, and comes back cold, at a fifth of its speed for half a minute.",
 		"Look at errors, and at p99 during the deploy beside that of the quiet minutes before it.",
-		"What to learn: draining is what makes it lossless, slow start is what keeps it fast. Without slow start policies that look for idle servers pour work onto the one that is slowest.",
+		"What to learn: draining is what makes it lossless where requests cannot be repeated; redispatch and a retry hide a server that just exits from all others. Slow start keeps it fast under policies that look at no load; those that do adapt by themselves.",
 	},
 	Defaults: Options{Policies: []string{"p2c", "round_robin"}, Backends: 6, Load: 0.6},
 	columns: []Column{
@@ -91,7 +91,7 @@ var scaleUp = &Scenario{
 	Title: "servers are added while most work is on long-lived connections",
 	Doc: []string{
 		"Shows why adding servers may not help: clients hold connections (WebSockets, streams) for minutes, and each was placed when it was opened. A newcomer only gets what is opened after it came.",
-		"Look at 'imbalance', the busiest server over the mean, a minute after the servers came, and at how many of the connections the newcomers hold.",
+		"Look at 'busiest/mean', the connections of the busiest server over the mean, three minutes after the servers came, and at how many of the connections the newcomers hold.",
 		"What to learn: bound the age of connections, or new capacity stays idle while the old servers stay full. An autoscaler that looks at the mean then adds more of what does not help.",
 	},
 	Defaults: Options{Policies: []string{"p2c", "least_request"}, Backends: 4, Requests: 2000},

@@ -15,7 +15,7 @@ var retryStorm = &Scenario{
 	Doc: []string{
 		"Shows how retries multiply: half of the requests that reach the servers fail. Each layer that tries again multiplies what the next one gets.",
 		"Look at 'sent', the requests that reach the servers for each that a client made. The budget allows 20 % more, and through three layers the mark on an answer that was already retried keeps the layers above from trying once more.",
-		"What to learn: retries help when failures are few and are an attack on your own servers when they are many. A budget tells the two apart, a number of attempts does not.",
+		"What to learn: retries help when failures are few and are an attack on your own servers when they are many. Without a budget the errors go away here, for twice the requests, as these servers fail by chance; servers that fail because they are full would fail more. A budget tells the two apart, a number of attempts does not.",
 	},
 	Defaults: Options{Policies: []string{"p2c"}, Duration: 60 * time.Second, Backends: 6, Load: 0.3},
 	columns: []Column{
@@ -85,7 +85,7 @@ var deathSpiral = &Scenario{
 	Name:  "death-spiral",
 	Title: "20 % more load than the servers can do, for a while",
 	Doc: []string{
-		"Shows what decides whether overload ends when the load does: for 60 s more arrives than the servers can do, and their health pages, served by the same workers, become slow.",
+		"Shows what decides whether overload ends when the load does: for 30 s more arrives than the servers can do, and their health pages, served by the same workers, become slow.",
 		"Look at goodput during the overload, as part of capacity, and at how long it took to get back. When checks evict busy servers, the rest gets their load and falls next.",
 		"What to learn: bound what waits (limits.requests and a short queue) so that excess is refused at once, and never evict a server that answers real traffic.",
 	},

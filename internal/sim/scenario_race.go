@@ -14,7 +14,7 @@ var race = &Scenario{
 	Doc: []string{
 		"Shows what it is worth to look at load when requests are unequal: six equal servers that work on one request at a time, at 70 % load, and 5 % of the requests six times larger than the others.",
 		"Look at p99. Behind a large request a line forms; round_robin and random go on sending to it, while policies that count requests in flight go around it.",
-		"What to learn: where requests are unequal, round_robin costs two to three times the p99 of p2c or least_request at the same load. Hash policies pay for affinity with latency; their bound caps the price.",
+		"What to learn: where requests are unequal, round_robin costs about half as much again as p2c at p99, and random costs twice as much, at the same load. Hash policies stay near p2c here because their bound (1.25) passes keys on.",
 	},
 	Defaults: Options{Policies: policies, Requests: 5000, Backends: 6, Load: 0.7},
 	columns:  latencies(),
@@ -83,9 +83,9 @@ var staleHerd = &Scenario{
 	Name:  "stale-herd",
 	Title: "twenty balancers whose counts are 300 ms old",
 	Doc: []string{
-		"Shows why the exact minimum is not always the best choice: twenty balancers share six servers and see each other's load only as it was up to 300 ms ago. All of them then send to the server that was idle then.",
-		"Look at p99 of least_request and peak_ewma beside p2c's: they herd. p2c compares two at random, which spreads the choice, and loses far less.",
-		"What to learn: with many balancers, or counts that arrive late, p2c is the safe choice. That is why it is weir's default.",
+		"Shows why the exact minimum is not always the best choice: twenty balancers share six servers and see each other's load only as it was up to 300 ms ago. All of them then send to the server that was idle then. Weirs share no counts, so this is not what twenty of them do ('balancers: 20' in a fleet file is); it is what acting on old load reports does.",
+		"Look at p99 of least_request and peak_ewma beside p2c's: they herd. p2c compares two at random, which spreads the choice, and loses far less. round_robin and random look at no counts and lose nothing, while servers are equal.",
+		"What to learn: among policies that look at load, p2c is the safe choice where counts arrive late. Those that do not look are safe here too, and break with one slow server (slow-server).",
 	},
 	Defaults: Options{Policies: policies, Requests: 20_000, Backends: 6, Load: 0.7},
 	columns: []Column{

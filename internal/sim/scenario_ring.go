@@ -17,7 +17,7 @@ var ringGrowth = &Scenario{
 	Doc: []string{
 		"Shows how evenly each hash policy spreads keys, and how many of them change owner when a pool grows by one backend or loses one. Modulo hashing (key mod n) stands beside them as what people write by hand.",
 		"Look at 'moved': the least possible is 1/(n+1), the newcomer's own share. What moves beyond that ('innocent') changes hands between backends that both stay: each such key is a cold cache for nothing.",
-		"What to learn: rendezvous and ring_hash move only what they must; maglev moves about one key in a hundred more and is the most even; ring_hash is the least even, and more virtual nodes make it better. Modulo moves nearly everything.",
+		"What to learn: rendezvous and ring_hash move only what they must; maglev moves a few keys more, up to one in a hundred with hundreds of backends, and is as even as rendezvous; ring_hash is the least even, and more virtual nodes make it better. Modulo moves nearly everything.",
 	},
 	Defaults: Options{Policies: keyed, Requests: 100_000, Backends: 10},
 	columns: []Column{
@@ -28,7 +28,7 @@ var ringGrowth = &Scenario{
 	},
 	variants: ringVariants,
 	notes: func(o *Options) []string {
-		return []string{fmt.Sprintf("The least that can move when one is added is %s, when one leaves %s. "+
+		return []string{fmt.Sprintf("The least that can move when one is added is %s, when one leaves %s, both on average: who comes or goes may have a little more or less. "+
 			"'innocent' is the part of the keys that one more backend moves between two old ones.",
 			Show(1/float64(o.Backends+1), Part), Show(1/float64(o.Backends), Part))}
 	},
