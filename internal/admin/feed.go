@@ -15,9 +15,9 @@ import (
 
 // EventSource is a Controller that remembers what happened.
 type EventSource interface {
-	// Events returns the remembered events from a number on, oldest first, and a
+	// FollowEvents returns the remembered events from a number on, oldest first, and a
 	// channel that is closed when there are newer ones.
-	Events(from uint64) (list []Event, more <-chan struct{})
+	FollowEvents(from uint64) (list []Event, more <-chan struct{})
 	// EventEpoch names the run of the process: numbers of another are others.
 	EventEpoch() string
 }
@@ -96,7 +96,7 @@ func (f *feed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (f *feed) follow(out *feedWriter, r *http.Request, last int) {
 	epoch := f.src.EventEpoch()
 	next, known := resume(r, epoch)
-	list, more := f.src.Events(next)
+	list, more := f.src.FollowEvents(next)
 	if !known && last >= 0 && len(list) > last {
 		next = list[len(list)-last-1].Seq + 1
 		list = list[len(list)-last:]
@@ -123,7 +123,7 @@ func (f *feed) follow(out *feedWriter, r *http.Request, last int) {
 		case <-f.stopped:
 			return
 		}
-		list, more = f.src.Events(next)
+		list, more = f.src.FollowEvents(next)
 	}
 }
 

@@ -152,7 +152,7 @@ func (d *driver) connections(n *pool.Notice) {
 
 // eventOf puts a notice into a sentence.
 func eventOf(n *pool.Notice) Event {
-	e := Event{At: clock.Time(n.At), Pool: n.Pool}
+	e := Event{At: clock.Time(n.At), Pool: n.Pool, Kind: n.Kind.String()}
 	if n.Backend != nil {
 		e.Backend = n.Backend.ID()
 	}

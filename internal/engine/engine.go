@@ -49,9 +49,10 @@ type Engine struct {
 	front   *front // sockets toward clients
 	ops     *ops   // sockets toward operators
 
-	events events
-	gen    atomic.Pointer[Generation]
-	state  atomic.Int32 // phaseStarting, phaseServing, phaseDraining
+	events   events
+	failures observe.Failures
+	gen      atomic.Pointer[Generation]
+	state    atomic.Int32 // phaseStarting, phaseServing, phaseDraining
 
 	mu       sync.Mutex // guards what follows; held through Apply
 	pools    map[string]*livePool

@@ -16,6 +16,7 @@ const eventsKept = 512
 type Event struct {
 	Seq     uint64
 	At      time.Time
+	Kind    string // as in the log: state_changed, ejected, panic_began ..., draining
 	Pool    string // empty: the process as a whole
 	Backend string // empty: the pool as a whole
 	Text    string
@@ -25,7 +26,8 @@ type Event struct {
 type events struct {
 	mu   sync.Mutex // guards what follows
 	ring [eventsKept]Event
-	n    uint64 // events so far; the next one's Seq
+	n    uint64        // events so far; the next one's Seq
+	more chan struct{} // closed with the next event; nil: nobody waits
 }
 
 func (r *events) add(e Event) {
@@ -34,6 +36,10 @@ func (r *events) add(e Event) {
 	e.Seq = r.n
 	r.ring[r.n%eventsKept] = e
 	r.n++
+	if r.more != nil {
+		close(r.more)
+		r.more = nil
+	}
 }
 
 // since returns the remembered events with at least that number, oldest first.
@@ -46,4 +52,15 @@ func (r *events) since(seq uint64) []Event {
 		out = append(out, r.ring[i%eventsKept])
 	}
 	return slices.Clip(out)
+}
+
+// follow is since, with a channel that is closed when there are newer ones.
+func (r *events) follow(seq uint64) ([]Event, <-chan struct{}) {
+	r.mu.Lock()
+	if r.more == nil {
+		r.more = make(chan struct{})
+	}
+	more := r.more
+	r.mu.Unlock()
+	return r.since(seq), more // what comes in between is in both
 }

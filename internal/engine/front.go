@@ -176,6 +176,7 @@ func (f *front) bind(cfg *config.Listener) (*liveListener, error) {
 	l.x = l7.New(l7.Options{
 		Handler: func() *l7.Handler { return e.gen.Load().handlers[l.slot] },
 		Bug:     e.bug,
+		Failed:  e.failures.Note,
 	})
 	l.srv = &http1.Server{
 		Limits: http1.Limits{MaxHeaderBytes: int(cfg.MaxHeaderBytes)},

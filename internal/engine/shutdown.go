@@ -101,7 +101,7 @@ func (e *Engine) Shutdown(skip <-chan struct{}) error {
 	default:
 	}
 	e.log.Info("draining", "delay", delay, "deadline", deadline)
-	e.events.add(Event{At: begin, Text: "draining"})
+	e.events.add(Event{At: begin, Kind: "draining", Text: "draining"})
 
 	e.front.drain(delay)
 	if delay > 0 {

@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weirlb/weir/internal/admin"
+	"github.com/weirlb/weir/internal/clock"
+	"github.com/weirlb/weir/internal/config"
+	"github.com/weirlb/weir/internal/http1"
+	"github.com/weirlb/weir/internal/l7"
+	"github.com/weirlb/weir/internal/message"
+	"github.com/weirlb/weir/internal/observe"
+	"github.com/weirlb/weir/internal/upstream"
+	"github.com/weirlb/weir/pool"
+)
+
+var (
+	_ admin.Explainer   = (*Engine)(nil)
+	_ admin.EventSource = (*Engine)(nil)
+)
+
+// Explain implements admin.Explainer.
+func (e *Engine) Explain(q admin.Question) (admin.Explanation, error) {
+	x := explainer{gen: e.gen.Load(), source: "running"}
+	for _, l := range e.liveListeners() {
+		if cfg := x.gen.Plan.Listener(l.name); cfg != nil && l.slot < len(x.gen.handlers) {
+			x.doors = append(x.doors, door{cfg: cfg, bound: l.bound(), handler: x.gen.handlers[l.slot]})
+		}
+	}
+	return x.explain(q)
+}
+
+// ExplainPlan explains what a weir that starts with a plan would make of a
+// request: no backend has been probed or has work. Nothing is bound or dialed.
+func ExplainPlan(plan *config.Plan, q admin.Question) (admin.Explanation, error) {
+	e := &Engine{
+		opt: Options{Machine: Machine{Instance: instanceNumber()}}, log: slog.New(slog.DiscardHandler), started: time.Now(),
+		metrics: observe.NewMetrics(observe.MetricsOptions{}), names: upstream.NewResolver(),
+		pools: make(map[string]*livePool), limiters: make(map[limiterKey]*l7.Limiter),
+	}
+	defer e.names.Close()
+	x := explainer{gen: &Generation{Plan: plan, pools: make(map[string]*livePool)}, source: cmp.Or(plan.File, "flags")}
+	for i := range plan.Pools {
+		cfg := &plan.Pools[i]
+		p, err := e.buildPool(cfg, true)
+		if err != nil {
+			return admin.Explanation{}, err
+		}
+		defer p.pool.Close()
+		p.pool.Update(specs(cfg))
+		x.gen.pools[cfg.Name] = p
+	}
+	for i := range plan.Listeners {
+		l := &plan.Listeners[i]
+		h, err := e.buildHandler(x.gen, l)
+		if err != nil {
+			return admin.Explanation{}, fmt.Errorf("listener %s: %w", l.Name, err)
+		}
+		x.doors = append(x.doors, door{cfg: l, bound: l.Bind, handler: h})
+	}
+	return x.explain(q)
+}
+
+// explainer is a generation with its listeners.
+type explainer struct {
+	gen    *Generation
+	source string
+	doors  []door
+}
+
+// door is a listener.
+type door struct {
+	cfg     *config.Listener
+	bound   []string
+	handler *l7.Handler
+}
+
+func unclear(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", admin.ErrBadQuestion, fmt.Sprintf(format, args...))
+}
+
+// explain takes a request apart.
+func (x *explainer) explain(q admin.Question) (admin.Explanation, error) {
+	q.Method, q.Client = cmp.Or(q.Method, "GET"), cmp.Or(q.Client, "127.0.0.1")
+	client, err := netip.ParseAddr(q.Client)
+	if err != nil {
+		return admin.Explanation{}, unclear("client %q is not an address", q.Client)
+	}
+	u, err := splitURL(q.URL)
+	if err != nil {
+		return admin.Explanation{}, err
+	}
+	d, err := x.choose(q.Listener, &u)
+	if err != nil {
+		return admin.Explanation{}, err
+	}
+	q.Listener = d.cfg.Name
+	out := admin.Explanation{Source: x.source, Generation: x.gen.Number, Request: q}
+	text, err := wire(&q, &u)
+	if err != nil {
+		return out, err
+	}
+	var r message.Request
+	switch n, err := http1.ParseRequest(text, &http1.Limits{MaxHeaderBytes: int(d.cfg.MaxHeaderBytes)}, &r); {
+	case err != nil:
+		out.Answer = refusedHead(err)
+		return out, nil
+	case n != len(text):
+		return out, unclear("the method, URL or a header holds what would end the head of a request")
+	}
+	ci := &l7.ClientInfo{Peer: netip.AddrPortFrom(client, clientPort), Local: localOf(d.bound), TLS: d.cfg.TLS != nil}
+	r.TLS = ci.TLS
+	told := d.handler.Explain(&r, ci)
+	x.tell(&out, d, &told)
+	return out, nil
+}
+
+// clientPort stands for the port of a client, which decides nothing.
+const clientPort = 50000
+
+// tell puts what the handler said into words.
+func (x *explainer) tell(out *admin.Explanation, d *door, told *l7.Explained) {
+	out.Client, out.Believed = told.Client.String(), told.Believed
+	if told.Health {
+		out.Answer = &admin.OwnAnswer{Words: "weir answers its health path itself: 200 while it is ready, 503 otherwise"}
+		return
+	}
+	for _, v := range told.Routes.Rules {
+		cfg := &d.cfg.Routes[v.Rule.Index]
+		row := admin.RouteVerdict{Name: cfg.Name, Match: inWords(&cfg.Match), Chosen: v.Chosen}
+		switch {
+		case v.Chosen:
+		case v.Holds:
+			row.Why = "earlier"
+		default:
+			if row.Why = v.Failed.String(); v.Header.Name != "" {
+				row.Why += " " + v.Header.Name
+			}
+		}
+		out.Routes = append(out.Routes, row)
+	}
+	rt := told.Route
+	if rt != nil {
+		out.Route = rt.Name
+		if l := rt.Limit; l != nil {
+			out.Limit = &admin.ExplainedLimit{InFlight: l.InFlight(), Most: l.Most()}
+		}
+	}
+	if status := told.Status(); status != 0 {
+		what, _ := told.Refused.Reason.Meaning()
+		if told.Refused.Detail != "" {
+			what = told.Refused.Detail
+		}
+		out.Answer = &admin.OwnAnswer{Status: status, Reason: told.Refused.Reason.String(), Words: what}
+	}
+	switch {
+	case rt == nil:
+	case rt.Respond != nil:
+		out.Answer = &admin.OwnAnswer{Status: rt.Respond.Status, Reason: message.OK.String(), Words: "the route has a fixed answer"}
+	case rt.Redirect != nil:
+		out.Answer = &admin.OwnAnswer{Status: rt.Redirect.Status, Reason: message.OK.String(), Words: "the route redirects"}
+	default:
+		for line := range strings.SplitSeq(strings.TrimRight(string(told.Head), "\r\n"), "\r\n") {
+			out.Forwarded = append(out.Forwarded, line)
+		}
+		if p := x.gen.pools[rt.PoolName]; p != nil {
+			x.pool(out, p, rt, told)
+		}
+	}
+}
+
+// pool asks the pool.
+func (x *explainer) pool(out *admin.Explanation, p *livePool, rt *l7.Route, told *l7.Explained) {
+	ask := told.Ask
+	ask.Rand, ask.Now = rand.Uint64(), clock.Now()
+	e := p.pool.Explain(&ask)
+	out.Pool = poolInWords(rt.PoolName, &e)
+	if cfg := x.gen.Plan.Pool(rt.PoolName); e.Keyed && cfg != nil {
+		out.Pool.Key = keyInWords(cfg)
+		if ask.HasKey {
+			out.Pool.KeyHash = fmt.Sprintf("%016x", ask.Key)
+		}
+	}
+	f := &admin.ExplainedRetry{
+		Attempts: rt.Retry.Attempts, WithinS: rt.Retry.Within.Seconds(),
+		Replayable: told.Replayable, BudgetLeft: round(e.Snapshot.BudgetRemaining),
+	}
+	for _, c := range p.pool.ExplainRetry(ask.Now, &rt.Retry, e.After, told.Replayable) {
+		f.Cases = append(f.Cases, caseInWords(&c))
+	}
+	out.Failing = f
+}
+
+// FollowEvents implements admin.EventSource.
+func (e *Engine) FollowEvents(from uint64) ([]admin.Event, <-chan struct{}) {
+	list, more := e.events.follow(from)
+	out := make([]admin.Event, len(list))
+	for i, v := range list {
+		out[i] = admin.Event(v)
+	}
+	return out, more
+}
+
+// EventEpoch implements admin.EventSource.
+func (e *Engine) EventEpoch() string { return strconv.FormatInt(e.started.UnixMilli(), 36) }
+
+// Failures implements admin.Explainer.
+func (e *Engine) Failures(name string) (admin.Failures, error) {
+	g := e.gen.Load()
+	if name != "" && g.pools[name] == nil {
+		return admin.Failures{}, fmt.Errorf("%w: %s", admin.ErrUnknownPool, name)
+	}
+	out := admin.Failures{Pools: []admin.PoolFailures{}, Meanings: map[string]admin.Meaning{}}
+	for _, f := range e.failures.Last(name) {
+		row := admin.PoolFailures{Pool: f.Pool, Failed: f.Failed, Faults: f.Faults, Missed: f.Missed, Requests: []json.RawMessage{}}
+		failed := map[string]bool{}
+		for _, line := range f.Lines {
+			row.Requests = append(row.Requests, json.RawMessage(line))
+			noteReasons(line, out.Meanings, failed)
+		}
+		if p := g.pools[f.Pool]; p != nil {
+			row.Backends = statesOf(p, failed)
+		}
+		out.Pools = append(out.Pools, row)
+	}
+	return out, nil
+}
+
+// noteReasons gathers the reasons and backends of a line.
+func noteReasons(line []byte, meanings map[string]admin.Meaning, backends map[string]bool) {
+	type attempt struct{ Backend, Reason string }
+	var l struct {
+		attempt
+		Tried []attempt
+	}
+	if json.Unmarshal(line, &l) != nil {
+		return // our own text: cannot happen
+	}
+	for _, a := range append(l.Tried, l.attempt) {
+		if a.Backend != "" {
+			backends[a.Backend] = true
+		}
+		for r := range message.Reasons {
+			if r.String() == a.Reason {
+				what, look := r.Meaning()
+				meanings[a.Reason] = admin.Meaning{What: what, Look: look}
+			}
+		}
+	}
+}
+
+// statesOf says how backends are now.
+func statesOf(p *livePool, which map[string]bool) map[string]string {
+	out := map[string]string{}
+	s := p.pool.Snapshot()
+	for i := range s.Backends {
+		b := &s.Backends[i]
+		if !which[b.ID] {
+			continue
+		}
+		text := fmt.Sprintf("%s, %s, share %.2g", b.Admin, b.Health, b.Share)
+		if b.Reason.String() != "" {
+			text += " (" + b.Reason.String() + ")"
+		}
+		if b.Why != "" {
+			text += ": " + b.Why
+		}
+		out[b.ID] = text
+	}
+	for id := range which {
+		if out[id] == "" {
+			out[id] = "is no longer in the pool"
+		}
+	}
+	return out
+}
+
+// refusedHead is what a head that the parser refuses is answered with.
+func refusedHead(err error) *admin.OwnAnswer {
+	var h *http1.Error
+	if !errors.As(err, &h) {
+		return &admin.OwnAnswer{Words: err.Error()}
+	}
+	return &admin.OwnAnswer{Status: h.Status(), Reason: h.Reason.String(), Words: h.Detail}
+}
+
+// localOf is the address that a client of a listener connects to.
+func localOf(bound []string) netip.AddrPort {
+	for _, b := range bound {
+		if a, err := netip.ParseAddrPort(b); err == nil {
+			return loopbackOf(a)
+		}
+		if port, err := strconv.ParseUint(strings.TrimPrefix(b, ":"), 10, 16); err == nil {
+			return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(port))
+		}
+	}
+	return netip.AddrPort{}
+}
+
+// caseInWords names a failure as the access log does.
+func caseInWords(c *pool.RetryCase) admin.ExplainedCase {
+	out := admin.ExplainedCase{Failure: c.Failure.Kind.String(), Then: c.Why.String()}
+	switch f := &c.Failure; f.Kind {
+	case pool.Success:
+		out.Failure = "answer " + strconv.Itoa(f.Status)
+		if f.RetryAfter {
+			out.Failure += " with Retry-After"
+		}
+	case pool.Reset:
+		out.Failure = message.ResetBeforeResponse.String()
+	}
+	switch {
+	case c.Redispatch:
+		out.Then = "redispatch"
+	case c.Again:
+		out.Then = "retry"
+	}
+	return out
+}
+
+// keyInWords says what a pool's keys are made of.
+func keyInWords(p *config.Pool) string {
+	parts := make([]string, len(p.Hash.Key))
+	for i, k := range p.Hash.Key {
+		if parts[i] = k.From; k.Name != "" {
+			parts[i] += " " + k.Name
+		}
+	}
+	return strings.Join(slices.Clip(parts), ", ")
+}

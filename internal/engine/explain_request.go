@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"net"
+	"strings"
+
+	"github.com/weirlb/weir/internal/admin"
+)
+
+// asked is a URL in pieces, as the client would send it: nothing is decoded.
+type asked struct {
+	scheme    string // http, https or empty
+	authority string // empty: the URL is a path
+	target    string // path and query
+}
+
+// splitURL takes a URL apart. net/url would normalise what is to be explained.
+func splitURL(s string) (asked, error) {
+	var u asked
+	rest := s
+	if scheme, after, ok := strings.Cut(s, "://"); ok && !strings.ContainsAny(scheme, "/?#") {
+		u.scheme = strings.ToLower(scheme)
+		if u.scheme != "http" && u.scheme != "https" {
+			return u, unclear("URL %q: the scheme is http or https", s)
+		}
+		end := strings.IndexAny(after, "/?#")
+		if end < 0 {
+			end = len(after)
+		}
+		u.authority, rest = after[:end], after[end:]
+		if i := strings.LastIndexByte(u.authority, '@'); i >= 0 {
+			return u, unclear("URL %q holds a user name, which is no part of a request", s)
+		}
+		if u.authority == "" {
+			return u, unclear("URL %q names no host", s)
+		}
+	} else if s == "" || s[0] != '/' && s != "*" {
+		return u, unclear("URL %q: give http://host/path, or a path that starts with a slash", s)
+	}
+	rest, _, _ = strings.Cut(rest, "#")
+	if u.target = rest; rest == "" || rest[0] == '?' {
+		u.target = "/" + rest
+	}
+	return u, nil
+}
+
+// choose finds the listener: the one that is named, else the one that the URL's
+// port leads to, else the only one of the URL's scheme, else the only one.
+func (x *explainer) choose(name string, u *asked) (*door, error) {
+	var names, byScheme []string
+	var byPort, only *door
+	_, port, err := net.SplitHostPort(u.authority)
+	if err != nil {
+		port = map[string]string{"http": "80", "https": "443"}[u.scheme]
+	}
+	for i := range x.doors {
+		d := &x.doors[i]
+		names = append(names, d.cfg.Name)
+		if d.cfg.Name == name {
+			return d, nil
+		}
+		secure := d.cfg.TLS != nil
+		if u.scheme == "" || secure == (u.scheme == "https") {
+			byScheme, only = append(byScheme, d.cfg.Name), d
+			for _, b := range d.bound {
+				if _, p, err := net.SplitHostPort(b); err == nil && p == port && byPort == nil {
+					byPort = d
+				}
+			}
+		}
+	}
+	switch {
+	case name != "":
+		return nil, unclear("there is no listener %q; there is %s", name, strings.Join(names, ", "))
+	case byPort != nil:
+		return byPort, nil
+	case len(byScheme) == 1:
+		return only, nil
+	case len(x.doors) == 1:
+		return &x.doors[0], nil
+	default:
+		return nil, unclear("name the listener (--listener), as none is on that port: there is %s", strings.Join(names, ", "))
+	}
+}
+
+// wire writes the head of the request as its client would.
+func wire(q *admin.Question, u *asked) ([]byte, error) {
+	lines := []string{q.Method + " " + u.target + " HTTP/1.1"}
+	host := false
+	for _, h := range q.Headers {
+		name, value, ok := strings.Cut(h, ":")
+		if !ok || name == "" {
+			return nil, unclear("header %q is not \"Name: value\"", h)
+		}
+		host = host || strings.EqualFold(name, "Host")
+		lines = append(lines, name+": "+strings.TrimSpace(value))
+	}
+	if !host {
+		authority := u.authority
+		if authority == "" {
+			authority = "localhost"
+		}
+		lines = append(lines[:1], append([]string{"Host: " + authority}, lines[1:]...)...)
+	}
+	for _, l := range lines {
+		if strings.ContainsAny(l, "\r\n") {
+			return nil, unclear("a line break in %q would make two lines of it", l)
+		}
+	}
+	return []byte(strings.Join(lines, "\r\n") + "\r\n\r\n"), nil
+}
