@@ -35,7 +35,7 @@ pools:
   app: {backends: ["http://10.0.1.21:8080", "http://10.0.1.22:8080"]}
 ` + "```" + `
 
-Everything else is optional. A block that is absent has its defaults; a block with some keys has the defaults for the rest: without a word about it backends are probed by TCP every 5 s, bad answers eject, requests are retried and the access log goes to standard output. ` + "`off`" + ` turns such a block off where the column *off* says so. ` + "`weir check`" + ` reports every mistake at once, with its place and a fix. A configuration with TLS, hosts and paths is in [operations.md](operations.md).
+Everything else is optional. A block that is absent has its defaults; a block with some keys has the defaults for the rest: without a word about it ` + "`p2c`" + ` balances, backends are probed by TCP every 5 s, bad answers and outliers eject, backends that come back or say that they are overloaded get less for a while, requests are retried within a budget and the access log goes to standard output. ` + "`off`" + ` turns such a block off where the column *off* says so. ` + "`weir check`" + ` reports every mistake at once, with its place and a fix. A configuration with TLS, hosts and paths is in [operations.md](operations.md), which ` + "`balance`" + ` is for what in [policies.md](policies.md).
 
 **File names** are relative to the working directory of weir.
 

@@ -23,7 +23,7 @@ func keyedPolicy(name string) bool { return slices.Contains(keyedPolicies, name)
 const maxTable = 5_000_011
 
 var ewmaFields = []field[EWMA]{
-	key("decay", "10s", duration(tick, time.Hour), func(e *EWMA) *time.Duration { return &e.Decay }, "memory of latencies: after so long an old one weighs 1/e"),
+	key("decay", "10s", duration(tick, time.Hour), func(e *EWMA) *time.Duration { return &e.Decay }, "memory of latencies: after so long 2 % of an old one counts, the rest is the mean of the pool"),
 	key("penalty", "5s", duration(tick, time.Hour), func(e *EWMA) *time.Duration { return &e.Penalty }, "the latency that a failure counts as, at least"),
 }
 
