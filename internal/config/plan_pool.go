@@ -13,6 +13,7 @@ type Pool struct {
 	EWMA     EWMA   // of peak_ewma
 	Hash     Hash   // of ring_hash, rendezvous and maglev
 	Backends []Backend
+	Discover *Discover // where further backends are found; nil: nowhere
 	Active   Active
 	Passive  Passive
 	Panic    Panic

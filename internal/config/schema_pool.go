@@ -30,6 +30,7 @@ var poolFields = []field[Pool]{
 	keys("ewma", "peak_ewma", func(p *Pool) *EWMA { return &p.EWMA }, ewmaFields),
 	keys("hash", "ring_hash, rendezvous and maglev", func(p *Pool) *Hash { return &p.Hash }, hashFields),
 	backendsField,
+	discoverField,
 	keys("health", "health", func(p *Pool) *Pool { return p }, []field[Pool]{
 		keys("active", "probes", func(p *Pool) *Active { return &p.Active }, activeFields).
 			switched(func(a *Active) *bool { return &a.Off }).checked(checkActive),
@@ -129,14 +130,21 @@ func checkPoolTLS(d *decoder, n *node, t *PoolTLS) {
 // endPool checks what lies across the keys of a pool.
 func endPool(d *decoder, key, n *node, p *Pool) {
 	given := n.get("backends")
+	listed := given != nil && given.value.kind == list
+	if p.Discover != nil {
+		endDiscover(d, n, p)
+	}
 	switch {
-	case given == nil:
-		d.fault(key, "pool "+p.Name+" has no backends", "add backends: [http://10.0.1.21:8080]")
+	case !saysNothing(n, "discover") && (given == nil || listed && len(given.value.items) == 0):
+		checkBalance(d, n, p)
 		return
-	case given.value.kind == list && len(given.value.items) == 0:
+	case given == nil:
+		d.fault(key, "pool "+p.Name+" has no backends", "add backends: [http://10.0.1.21:8080], or discover")
+		return
+	case listed && len(given.value.items) == 0:
 		d.fault(given.value, "pool "+p.Name+" has no backends", "list at least one URL")
 		return
-	case given.value.kind != list || len(p.Backends) != len(given.value.items):
+	case !listed || len(p.Backends) != len(given.value.items):
 		return // reported
 	}
 	ids, addresses := map[string]*node{}, map[string]*node{}
@@ -156,15 +164,15 @@ func endPool(d *decoder, key, n *node, p *Pool) {
 			d.warn(at.at("weight"), "weight_0", "backend "+b.ID+" has weight 0 and takes no new work")
 		}
 	}
-	if weight == 0 {
+	if weight == 0 && p.Discover == nil {
 		d.fault(given.value, "every backend has weight 0, so nothing takes work", "give at least one a weight")
 	}
-	if !primary {
+	if !primary && p.Discover == nil {
 		d.warn(given.value, "all_backup", "every backend of pool "+p.Name+" is a backup, so they are used as if none were")
 	}
 	checkBalance(d, n, p)
 	checkShares(d, n, p, given.value.items)
-	if t := n.get("tls"); t != nil && !secure && p.TLS != (PoolTLS{}) {
+	if t := n.get("tls"); t != nil && !secure && p.Discover == nil && p.TLS != (PoolTLS{}) {
 		d.warn(t.key, "tls_unused", "no backend of pool "+p.Name+" is https, so tls says nothing")
 	}
 }

@@ -60,6 +60,7 @@ func checkZone(d *decoder, n *node, z *Zone) {
 
 // checkShares warns of tiers, zones and subsets that change nothing.
 func checkShares(d *decoder, n *node, p *Pool, items []*node) {
+	found := p.Discover != nil // then who will be there is not known
 	zoned, near := false, false
 	for i := range p.Backends {
 		b := &p.Backends[i]
@@ -69,7 +70,7 @@ func checkShares(d *decoder, n *node, p *Pool, items []*node) {
 			d.warn(items[i].at("backup"), "backup_priority", "backend "+b.ID+" has a priority, which decides its tier; backup says nothing beside it")
 		}
 	}
-	if z := p.Zone; z != nil && z.Local != "" {
+	if z := p.Zone; z != nil && z.Local != "" && !found {
 		at := n.get("zone").key
 		switch {
 		case !zoned:
@@ -80,7 +81,7 @@ func checkShares(d *decoder, n *node, p *Pool, items []*node) {
 			d.warn(at, "zone_unused", "pool "+p.Name+" has fewer backends than zone.min_size ("+itoa(z.MinSize)+"), so zone changes nothing")
 		}
 	}
-	if s := p.Subset; s != nil && s.Size >= len(p.Backends) {
+	if s := p.Subset; s != nil && !found && s.Size >= len(p.Backends) {
 		d.warn(n.get("subset").key, "subset_unused", "subset.size ("+itoa(s.Size)+") is not below the number of backends ("+itoa(len(p.Backends))+"), so every balancer uses them all")
 	}
 }
