@@ -74,7 +74,7 @@ func TestSubsetCoverage(t *testing.T) {
 func TestSubsetChurn(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 4))
 	changes, subsets, worst, worstDrawn := 0, 0, 0, 0
-	for range 300 {
+	for range 120 {
 		n, count := 2+rnd.IntN(100), 1+rnd.IntN(40)
 		size := 1 + rnd.IntN(n)
 		ids := subsetIDs(rnd.IntN(5000), n+1)
