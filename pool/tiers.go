@@ -114,20 +114,12 @@ func (c *core) serving() int {
 	return n
 }
 
-// floorShare is the least share that overload leaves.
-func (c *core) floorShare() float64 {
-	if f := c.cfg.Overload.Floor; f > 0 {
-		return f
-	}
-	return 0.1
-}
-
 // overloaded reports that overload is what binds the member's share.
 func (s *coreState) overloaded() bool { return s.health.Reason() == health.ReasonOverloaded }
 
 // atFloor reports that overload leaves the member its least share.
 func (c *core) atFloor(m *member) bool {
-	return m.core.overloaded() && m.b.Share() <= c.floorShare()+1e-6
+	return m.core.overloaded() && m.b.Share() <= c.cfg.Overload.LeastShare()+1e-6
 }
 
 func (c *core) factor() float64 {

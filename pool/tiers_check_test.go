@@ -55,7 +55,7 @@ func (g *game) naiveTiers() []naiveTier {
 				n.serving++
 				n.mass += w
 				n.sure += w
-				low := s.health.Reason() == health.ReasonOverloaded && m.b.Share() <= g.p.core.floorShare()+1e-6
+				low := s.health.Reason() == health.ReasonOverloaded && m.b.Share() <= g.p.cfg.Overload.LeastShare()+1e-6
 				n.low += btoi(low)
 				if s.health.Reason() == health.ReasonOverloaded {
 					w *= m.b.Share()
