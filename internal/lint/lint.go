@@ -156,28 +156,16 @@ func (v *view) add(path []string, what string, edits []config.Edit) {
 	if text, err := v.Outline.Fragment(edits...); err == nil {
 		f.Edits, f.Fragment = edits, text
 		for _, e := range edits {
-			if e.Value == "" {
-				f.Remove = append(f.Remove, shown(e.Path))
+			if e.Value == "" && !inList(e.Path) { // a list is written whole
+				f.Remove = append(f.Remove, strings.Join(e.Path, "."))
 			}
 		}
 	}
 	v.findings = append(v.findings, f)
 }
 
-// shown is a path for people: pools.app.backends[1].
-func shown(path []string) string {
-	var b strings.Builder
-	for i, step := range path {
-		switch {
-		case strings.Trim(step, "0123456789") == "" && i > 1:
-			b.WriteString("[" + step + "]")
-		case i > 0:
-			b.WriteString("." + step)
-		default:
-			b.WriteString(step)
-		}
-	}
-	return b.String()
+func inList(path []string) bool {
+	return slices.ContainsFunc(path[min(2, len(path)):], func(step string) bool { return strings.Trim(step, "0123456789") == "" })
 }
 
 // path joins steps and lists of them.

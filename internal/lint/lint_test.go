@@ -24,7 +24,6 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/internal/config"
-	"github.com/weirlb/weir/internal/engine"
 	"github.com/weirlb/weir/internal/lint"
 )
 
@@ -43,8 +42,15 @@ func input(t testing.TB, name, text string) (lint.Input, error) {
 	return lint.Input{
 		Plan: plan, Outline: outline, Now: now,
 		ReadFile:  func(name string) ([]byte, error) { return certificate(filepath.Base(name)) },
-		Detection: func(p *config.Pool) time.Duration { return engine.DetectionOf(p).Within },
+		Detection: detection,
 	}, err
+}
+
+// detection is what docs/operations.md says of it: interval x (1 + jitter) +
+// (fall - 1) x max(fast_interval, timeout) + timeout.
+func detection(p *config.Pool) time.Duration {
+	a := &p.Active
+	return time.Duration(float64(a.Interval)*(1+a.Jitter)) + time.Duration(a.Fall-1)*max(a.FastInterval, a.Timeout) + a.Timeout
 }
 
 // about returns the findings of one rule.
@@ -103,7 +109,9 @@ func fixed(t *testing.T, name, text string, found []lint.Finding) string {
 		if text, err = in.Outline.Apply(f.Edits...); err != nil {
 			t.Fatal(err)
 		}
-		if merged, err := config.Overlay(text, f.Fragment); err != nil || merged != text && f.Fragment != "" {
+		if f.Fragment == "" {
+			// It only removes.
+		} else if merged, err := config.Overlay(text, f.Fragment); err != nil || merged != text {
 			t.Errorf("%s: merging the fragment changes the fixed text (%v):\n%s\n%s", name, err, f.Fragment, merged)
 		}
 		if in, err = input(t, "weir.yaml", text); err != nil {

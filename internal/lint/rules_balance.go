@@ -106,7 +106,7 @@ func findLayers(v *view) {
 			return
 		}
 		v.found(v.at(path(here, "attempts"), here, path("check", "layers")),
-			fmt.Sprintf("up to %d requests become of one: %s x %s %d", around*f, strings.Join(words, " x "), what, f), write(path(here, "when"), "none"))
+			fmt.Sprintf("one request may become %d: %s x %s %d", around*f, strings.Join(words, " x "), what, f), write(path(here, "when"), "none"))
 	}
 	v.pools(func(p *config.Pool, at []string) { judge(&p.Retry, path(at, "retry"), "pool "+p.Name) })
 	v.routes(func(r *config.Route, _ *config.Pool, at []string) {

@@ -112,7 +112,7 @@ var frontRules = []Rule{
 	{
 		Name: "front_untrusted", Severity: Note,
 		Title: "A balancer is in front, but none is trusted",
-		Why:   "Without trusted_proxies the address of each client is that of the balancer in front: logs, limits per client and hashes by client_ip see one client. (A balancer that forwards packets leaves addresses alone; then silence this.)",
+		Why:   "Without trusted_proxies the address of each client is that of the balancer in front: logs, limits per client and hashes by client_ip see one client. A balancer that forwards packets leaves addresses alone; then silence this.",
 		Fix:   "List the addresses of the balancer in front, and nothing else.",
 		find: func(v *view) {
 			if v.Plan.Check.Front == nil {
