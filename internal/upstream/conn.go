@@ -19,9 +19,10 @@ type Conn struct {
 	*http1.ClientConn
 
 	// Constant after Dial.
-	nc   *netconn.Conn
-	addr netip.Addr      // zero for unix
-	dies balance.Instant // MaxAge; 0 never
+	nc    *netconn.Conn
+	addr  netip.Addr      // zero for unix
+	dies  balance.Instant // MaxAge; 0 never
+	epoch uint32          // of the settings that it was made with
 
 	cut atomic.Bool // Cut ended it
 

@@ -48,11 +48,12 @@ func (t *Target) Dial(now, deadline balance.Instant, abort <-chan struct{}) (*Co
 
 func (t *Target) dial(now, deadline balance.Instant, abort <-chan struct{}) (*Conn, error) {
 	fail := func(k DialErrorKind, addr string, err error) error { return &DialError{Kind: k, Addr: addr, Err: err} }
-	if n := t.open.Add(1); t.opt.MaxConns > 0 && n > int64(t.opt.MaxConns) {
+	o := t.set.Load()
+	if n := t.open.Add(1); o.MaxConns > 0 && n > int64(o.MaxConns) {
 		t.open.Add(-1)
-		return nil, fail(Limit, t.opt.Address, errMaxConns)
+		return nil, fail(Limit, o.Address, errMaxConns)
 	}
-	nc, addr, err := t.connect(earlier(deadline, now, t.opt.ConnectTimeout), abort)
+	nc, addr, err := t.connect(earlier(deadline, now, o.ConnectTimeout), abort)
 	if err != nil {
 		t.open.Add(-1)
 		return nil, err
@@ -63,9 +64,9 @@ func (t *Target) dial(now, deadline balance.Instant, abort <-chan struct{}) (*Co
 		_ = nc.Close() // refused already
 		return nil, fail(LocalFiles, where, errReserved)
 	}
-	c := &Conn{addr: addr, requests: 1}
-	if t.tls != nil {
-		c.nc = netconn.Client(nc, t.tls)
+	c := &Conn{addr: addr, requests: 1, epoch: o.epoch}
+	if o.tls != nil {
+		c.nc = netconn.Client(nc, o.tls)
 	} else {
 		c.nc = netconn.New(nc)
 	}
@@ -74,8 +75,8 @@ func (t *Target) dial(now, deadline balance.Instant, abort <-chan struct{}) (*Co
 		_ = c.nc.Close() // refused already
 		return nil, fail(DrainOver, where, errDrainOver)
 	}
-	if t.tls != nil {
-		if err := t.handshake(c.nc, earlier(deadline, clock.Now(), t.opt.TLSTimeout), abort); err != nil {
+	if o.tls != nil {
+		if err := t.handshake(c.nc, earlier(deadline, clock.Now(), o.TLSTimeout), abort); err != nil {
 			_ = c.nc.Close() // the handshake's error is the one that counts
 			switch {
 			case aborted(abort):
@@ -84,16 +85,16 @@ func (t *Target) dial(now, deadline balance.Instant, abort <-chan struct{}) (*Co
 				return nil, fail(DrainOver, where, errDrainOver)
 			}
 			if certificateFault(err) {
-				err = fmt.Errorf("server name %s: %w", t.tls.ServerName, err)
+				err = fmt.Errorf("server name %s: %w", o.tls.ServerName, err)
 			}
 			return nil, fail(TLS, where, err)
 		}
 	}
-	if t.opt.MaxAge > 0 {
+	if o.MaxAge > 0 {
 		// Spread by 10 %, so that connections made together do not end together.
-		c.dies = now.Add(time.Duration(float64(t.opt.MaxAge) * (0.9 + 0.2*rand.Float64())))
+		c.dies = now.Add(time.Duration(float64(o.MaxAge) * (0.9 + 0.2*rand.Float64())))
 	}
-	c.ClientConn = http1.NewClientConn(c.nc, t.opt.Limits)
+	c.ClientConn = http1.NewClientConn(c.nc, o.Limits)
 	return c, nil
 }
 
@@ -122,7 +123,7 @@ func aborted(abort <-chan struct{}) bool {
 // worked last.
 func (t *Target) connect(limit balance.Instant, abort <-chan struct{}) (net.Conn, netip.Addr, error) {
 	if t.network == "unix" {
-		nc, err := t.connectTo(t.opt.Address, netip.Addr{}, limit, abort)
+		nc, err := t.connectTo(t.set.Load().Address, netip.Addr{}, limit, abort)
 		return nc, netip.Addr{}, err
 	}
 	addrs := t.fixed
@@ -136,7 +137,7 @@ func (t *Target) connect(limit balance.Instant, abort <-chan struct{}) (net.Conn
 			case errors.Is(err, context.DeadlineExceeded):
 				err = fmt.Errorf("no answer from the name servers in time: %w", err)
 			}
-			return nil, netip.Addr{}, &DialError{Kind: k, Addr: t.opt.Address, Err: err}
+			return nil, netip.Addr{}, &DialError{Kind: k, Addr: t.set.Load().Address, Err: err}
 		}
 		addrs = t.goodFirst(addrs)
 	}
@@ -189,8 +190,8 @@ func (t *Target) connectTo(where string, to netip.Addr, limit balance.Instant, a
 	if limit != 0 {
 		d.Deadline = clock.Time(limit)
 	}
-	if len(t.opt.Bind) > 0 && to.IsValid() {
-		src, ok := t.source(to)
+	if from := t.set.Load().Bind; len(from) > 0 && to.IsValid() {
+		src, ok := t.source(from, to)
 		if !ok {
 			return nil, &DialError{Kind: LocalPorts, Addr: where, Err: errNoSource}
 		}
@@ -207,11 +208,11 @@ func (t *Target) connectTo(where string, to netip.Addr, limit balance.Instant, a
 }
 
 // source returns the next source address of the destination's family.
-func (t *Target) source(to netip.Addr) (netip.Addr, bool) {
-	n := len(t.opt.Bind)
+func (t *Target) source(from []netip.Addr, to netip.Addr) (netip.Addr, bool) {
+	n := len(from)
 	start := int(t.turn.Add(1)) % n
 	for i := range n {
-		if a := t.opt.Bind[(start+i)%n].Unmap(); a.Is4() == to.Is4() {
+		if a := from[(start+i)%n].Unmap(); a.Is4() == to.Is4() {
 			return a, true
 		}
 	}
@@ -226,15 +227,15 @@ func (t *Target) control(_ context.Context, network, _ string, c syscall.RawConn
 	var set error
 	err := c.Control(func(raw uintptr) {
 		fd := int(raw)
-		if len(t.opt.Bind) > 0 {
+		if len(t.set.Load().Bind) > 0 {
 			// A port is chosen at connect, where only the whole four-tuple must
 			// be unique; at bind the source address would run out of ports.
 			set = errors.Join(set, unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1))
 		}
-		if d := t.opt.UserTimeout; d > 0 {
+		if d := t.set.Load().UserTimeout; d > 0 {
 			set = errors.Join(set, unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(d/time.Millisecond)))
 		}
-		if d := t.opt.Probe; d > 0 {
+		if d := t.set.Load().Probe; d > 0 {
 			secs := max(int(d/time.Second), 1)
 			set = errors.Join(set,
 				unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1),

@@ -48,7 +48,7 @@ func (t *Target) sweep() {
 	learned := t.learner.timeout(now)
 	kept, next := t.idle[:0], time.Duration(0)
 	for _, c := range t.idle {
-		age, keep := now.Sub(c.since), c.keepFor(t.opt.KeepAlive, learned)
+		age, keep := now.Sub(c.since), c.keepFor(t.set.Load().KeepAlive, learned)
 		switch {
 		case c.watched:
 		case keep > 0 && age >= keep:
@@ -143,7 +143,7 @@ func (t *Target) closedByPeer(now balance.Instant, age time.Duration) {
 // restore puts an idle connection back at its place; the sweep watches it anew.
 func (t *Target) restore(c *Conn, i int) {
 	t.mu.Lock()
-	if t.draining || t.closed || len(t.idle) >= t.opt.MaxIdle {
+	if t.draining || t.closed || len(t.idle) >= t.set.Load().MaxIdle {
 		t.mu.Unlock()
 		c.Close()
 		return

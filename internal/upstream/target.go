@@ -3,7 +3,6 @@
 package upstream
 
 import (
-	"crypto/tls"
 	"net"
 	"net/netip"
 	"slices"
@@ -24,13 +23,14 @@ const peekAfter = 5 * time.Millisecond
 // Target is one backend's connections. Make it with NewTarget and Close it. All
 // methods may be called from anywhere; only Dial waits.
 type Target struct {
+	set atomic.Pointer[settings] // replaced as a whole by Reconfigure
+
 	// Constant after construction.
-	opt     Options
 	network string // tcp or unix
 	host    string // of a name; empty for an IP address or a path
+	server  string // the host of the address, whatever it is: the name for TLS
 	port    uint16
 	fixed   []netip.Addr // the address itself when it is one
-	tls     *tls.Config
 	names   *Resolver
 	own     bool // names is this Target's to close
 	files   int  // RLIMIT_NOFILE
@@ -54,16 +54,10 @@ type Target struct {
 
 // NewTarget prepares connections to one backend. Nothing is dialed or resolved.
 func NewTarget(opt Options) *Target {
-	if opt.UserTimeout == 0 {
-		opt.UserTimeout = DefaultUserTimeout
-	}
-	if opt.Probe == 0 {
-		opt.Probe = DefaultProbe
-	}
-	t := &Target{opt: opt, network: "tcp", names: opt.Resolver, files: netconn.FileLimit()}
+	t := &Target{network: "tcp", names: opt.Resolver, files: netconn.FileLimit()}
 	host, port := "", ""
 	if path, ok := strings.CutPrefix(opt.Address, "unix:"); ok {
-		t.network, t.opt.Address = "unix", path
+		t.network, opt.Address = "unix", path
 	} else if h, p, err := net.SplitHostPort(opt.Address); err == nil {
 		host, port = h, p
 	} else {
@@ -80,18 +74,8 @@ func NewTarget(opt Options) *Target {
 	if t.host != "" && t.names == nil {
 		t.names, t.own = NewResolver(), true
 	}
-	if opt.TLS != nil {
-		t.tls = opt.TLS.Clone()
-		if t.tls.ServerName == "" {
-			t.tls.ServerName = host
-		}
-		if t.tls.MinVersion == 0 {
-			t.tls.MinVersion = tls.VersionTLS12
-		}
-		if t.tls.ClientSessionCache == nil {
-			t.tls.ClientSessionCache = tls.NewLRUClientSessionCache(4)
-		}
-	}
+	t.server = host
+	t.set.Store(newSettings(opt, host))
 	return t
 }
 
@@ -105,8 +89,8 @@ func (t *Target) Get(now balance.Instant, unsafe bool) *Conn {
 			return nil
 		}
 		c.idleFor = now.Sub(c.since)
-		switch keep := c.keepFor(t.opt.KeepAlive, learned); {
-		case keep > 0 && c.idleFor >= keep, c.dies != 0 && now >= c.dies, t.moved(c):
+		switch keep := c.keepFor(t.set.Load().KeepAlive, learned); {
+		case keep > 0 && c.idleFor >= keep, c.dies != 0 && now >= c.dies, c.epoch != t.set.Load().epoch, t.moved(c):
 			c.Close()
 			continue
 		case c.idleFor > peekAfter:
@@ -133,7 +117,7 @@ func (t *Target) take(now balance.Instant, unsafe bool) (*Conn, time.Duration) {
 	}
 	c := t.idle[n-1]
 	learned := t.learner.timeout(now)
-	if unsafe && now.Sub(c.since) > c.unsafeFor(t.opt.ReuseUnsafeWithin, learned) {
+	if unsafe && now.Sub(c.since) > c.unsafeFor(t.set.Load().ReuseUnsafeWithin, learned) {
 		return nil, 0
 	}
 	t.idle[n-1] = nil
@@ -146,8 +130,8 @@ func (t *Target) take(now balance.Instant, unsafe bool) (*Conn, time.Duration) {
 // should not be kept is closed. Either way what was read from it is no longer
 // valid: its buffers are given back.
 func (t *Target) Put(c *Conn, now balance.Instant) {
-	if !c.Reusable() || t.opt.MaxIdle <= 0 ||
-		(t.opt.MaxRequests > 0 && c.requests >= t.opt.MaxRequests) ||
+	if !c.Reusable() || c.epoch != t.set.Load().epoch || t.set.Load().MaxIdle <= 0 ||
+		(t.set.Load().MaxRequests > 0 && c.requests >= t.set.Load().MaxRequests) ||
 		(c.dies != 0 && now >= c.dies) || t.moved(c) {
 		c.Close()
 		return
@@ -159,7 +143,7 @@ func (t *Target) Put(c *Conn, now balance.Instant) {
 	if t.draining || t.closed {
 		excess = c
 	} else {
-		if len(t.idle) >= t.opt.MaxIdle {
+		if len(t.idle) >= t.set.Load().MaxIdle {
 			excess = t.idle[0] // the one least likely to be used
 			t.unwatch(excess)
 			t.idle = slices.Delete(t.idle, 0, 1)

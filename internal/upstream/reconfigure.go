@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import "crypto/tls"
+
+// settings are Options as connections read them: immutable.
+type settings struct {
+	Options
+	tls   *tls.Config // nil: plain
+	epoch uint32      // of what connections are made with; those of another one are not kept
+}
+
+// newSettings fills in the defaults. host is what the address names.
+func newSettings(opt Options, host string) *settings {
+	if opt.UserTimeout == 0 {
+		opt.UserTimeout = DefaultUserTimeout
+	}
+	if opt.Probe == 0 {
+		opt.Probe = DefaultProbe
+	}
+	s := &settings{Options: opt}
+	if opt.TLS == nil {
+		return s
+	}
+	s.tls = opt.TLS.Clone()
+	if s.tls.ServerName == "" {
+		s.tls.ServerName = host
+	}
+	if s.tls.MinVersion == 0 {
+		s.tls.MinVersion = tls.VersionTLS12
+	}
+	if s.tls.ClientSessionCache == nil {
+		s.tls.ClientSessionCache = tls.NewLRUClientSessionCache(4)
+	}
+	return s
+}
+
+// Reconfigure changes how the backend is connected to. Address and Resolver stay
+// as they were. Connections that are open go on; with anew (what they were made
+// with has changed: TLS, source addresses) none of them serves another request.
+func (t *Target) Reconfigure(opt Options, anew bool) {
+	t.mu.Lock()
+	old := t.set.Load()
+	opt.Address, opt.Resolver = old.Address, old.Resolver
+	next := newSettings(opt, t.server)
+	next.epoch = old.epoch
+	if anew {
+		next.epoch++
+	}
+	t.set.Store(next)
+	excess := len(t.idle) > opt.MaxIdle
+	t.mu.Unlock()
+	if anew || excess {
+		t.CloseIdle()
+	}
+}
