@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/weirlb/weir/balance"
@@ -22,9 +23,16 @@ type driver struct {
 	// Constant once the pool has started.
 	engine *Engine
 	pool   *livePool
-	cfg    *config.Pool
-	tls    *tls.Config // for https backends and probes; cloned per backend
+	name   string
 	log    *slog.Logger
+
+	set atomic.Pointer[driverSettings]
+}
+
+// driverSettings is what backends are connected to and probed with: immutable.
+type driverSettings struct {
+	cfg *config.Pool
+	tls *tls.Config // for https backends and probes; cloned per backend
 }
 
 var _ pool.Driver = (*driver)(nil)
@@ -49,7 +57,7 @@ func (d *driver) Probe(b *balance.Backend, timeout time.Duration, done func(heal
 		done(health.ProbeResult{Outcome: health.NoAnswer, Sent: now, At: now, Cause: health.CauseNoRoute, Error: "no usable address"})
 		return
 	}
-	d.engine.prober.Probe(t.probe, timeout, done)
+	d.engine.prober.Probe(*t.probe.Load(), timeout, done)
 }
 
 // CloseIdle implements pool.Driver.
@@ -64,7 +72,7 @@ func (d *driver) Gone(b *balance.Backend) {
 	if t := targetOf(b); t != nil {
 		t.up.Close()
 	}
-	d.engine.metrics.BackendGone(d.cfg.Name, b.ID())
+	d.engine.metrics.BackendGone(d.name, b.ID())
 }
 
 // Notice implements pool.Driver: the same word goes to the log, the events and
@@ -93,7 +101,7 @@ func (d *driver) Notice(n pool.Notice) {
 		attrs = append(attrs, slog.Float64("share", n.Share))
 	case pool.EjectedNow:
 		level = slog.LevelWarn
-		d.engine.metrics.Ejected(d.cfg.Name, n.Backend.ID(), ejectionCause(n.Why))
+		d.engine.metrics.Ejected(d.name, n.Backend.ID(), ejectionCause(n.Why))
 	case pool.PanicBegan, pool.SharedDependency, pool.DrainOver:
 		level = slog.LevelError
 	}

@@ -139,7 +139,7 @@ func (e *Engine) applyLocked(plan *config.Plan) error {
 		return errors.New("the balancer is stopped")
 	}
 	old := e.gen.Load()
-	g := &Generation{Number: 1, Plan: plan, pools: make(map[string]*livePool, len(plan.Pools))}
+	g := &Generation{Number: 1, Plan: plan, pools: make(map[string]*livePool, len(plan.Pools)), changes: make(map[string]*poolChange)}
 	if old != nil {
 		g.Number = old.Number + 1
 	}
@@ -158,16 +158,15 @@ func (e *Engine) build(g *Generation, first bool) error {
 	for i := range g.Plan.Pools {
 		cfg := &g.Plan.Pools[i]
 		p := e.pools[cfg.Name]
-		if p != nil && !p.sameSettings(cfg) {
-			faults = append(faults, fmt.Errorf("pool %s: settings of a running pool cannot be changed", cfg.Name))
-			continue
-		}
+		var err error
 		if p == nil {
-			var err error
-			if p, err = e.buildPool(cfg, first); err != nil {
-				faults = append(faults, err)
-				continue
-			}
+			p, err = e.buildPool(cfg, first)
+		} else {
+			g.changes[cfg.Name], err = p.change(cfg, e.opt.Machine.Instance)
+		}
+		if err != nil {
+			faults = append(faults, fmt.Errorf("%s%w", cfg.Pos, err))
+			continue
 		}
 		g.pools[cfg.Name] = p
 	}
@@ -195,6 +194,9 @@ func (e *Engine) publish(g *Generation) {
 		e.metrics.SetPoolSize(cfg.Name, len(cfg.Backends))
 		_, running := e.pools[cfg.Name]
 		e.pools[cfg.Name] = p
+		if c := g.changes[cfg.Name]; c != nil {
+			p.apply(c)
+		}
 		p.pool.Update(specs(cfg))
 		if !running && e.state.Load() != phaseStarting {
 			p.pool.Start()
@@ -205,7 +207,7 @@ func (e *Engine) publish(g *Generation) {
 	}
 	e.gen.Store(g)
 	e.front.adopt(g.staged) // accepting begins when there is somebody to serve
-	g.staged = nil
+	g.staged, g.changes = nil, nil
 	e.front.retire(g.Plan)
 	e.metrics.SetGeneration(g.Number)
 }

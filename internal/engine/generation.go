@@ -21,7 +21,8 @@ type Generation struct {
 	handlers []*l7.Handler        // by liveListener.slot
 	pools    map[string]*livePool // by name; owned by the engine, shared between generations
 	staged   map[string]*liveListener
-	limits   []func() // new ceilings of bulkheads that are already in use; run when published
+	changes  map[string]*poolChange // of pools that run
+	limits   []func()               // new ceilings of bulkheads that are already in use; run when published
 }
 
 // buildHandlers compiles every listener's routes. Nothing that runs is touched.

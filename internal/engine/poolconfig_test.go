@@ -123,7 +123,7 @@ func TestPolicies(t *testing.T) {
 // health on reload.
 func TestSameSettings(t *testing.T) {
 	const base = "balance: maglev\nbackends: [http://a:1]\n"
-	p := &livePool{cfg: *planOf(t, base+"hash: {key: path}")}
+	old := *planOf(t, base+"hash: {key: path}")
 	for keys, same := range map[string]bool{
 		base + "hash: {key: path}":                                               true,
 		base + "hash: {key: [client_ip, query:q]}":                               true,
@@ -131,11 +131,11 @@ func TestSameSettings(t *testing.T) {
 		base + "hash: {key: path}\noverload: off":                                false,
 		"balance: maglev\nhash: {key: path}\nbackends: [http://b:1, http://a:1]": true,
 	} {
-		if got := p.sameSettings(planOf(t, keys)); got != same {
+		if got := sameSettings(old, *planOf(t, keys)); got != same {
 			t.Errorf("%q: %v", keys, got)
 		}
 	}
-	if len(p.cfg.Hash.Key) != 1 {
+	if len(old.Hash.Key) != 1 {
 		t.Error("comparing changed the configuration")
 	}
 }

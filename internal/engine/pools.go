@@ -7,8 +7,8 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net/url"
-	"reflect"
 	"slices"
+	"sync/atomic"
 
 	"github.com/weirlb/weir/balance"
 	"github.com/weirlb/weir/internal/clock"
@@ -42,21 +42,12 @@ func (e *Engine) buildPool(cfg *config.Pool, first bool) (*livePool, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &driver{engine: e, cfg: cfg, tls: shared, log: e.log.With("pool", cfg.Name)}
+	d := &driver{engine: e, name: cfg.Name, log: e.log.With("pool", cfg.Name)}
+	d.set.Store(&driverSettings{cfg: cfg, tls: shared})
 	p := &livePool{name: cfg.Name, driver: d, cfg: *cfg, series: e.metrics.Pool(cfg.Name)}
 	p.pool = pool.New(pc, d, clock.Now)
 	d.pool = p
 	return p, nil
-}
-
-// sameSettings reports whether the running pool can serve another plan's pool
-// by a mere change of membership.
-func (p *livePool) sameSettings(next *config.Pool) bool {
-	a, b := p.cfg, *next
-	a.Backends, b.Backends = nil, nil
-	a.Pos, b.Pos = config.Position{}, config.Position{}
-	a.Hash.Key, b.Hash.Key = nil, nil // routes make the keys
-	return reflect.DeepEqual(a, b)
 }
 
 // connections counts the open connections to the pool's backends.
@@ -85,9 +76,9 @@ func (e *Engine) livePools() []*livePool {
 type target struct {
 	l7.Target // over up
 	up        *upstream.Target
-	address   string      // host:port
-	probeTLS  *tls.Config // nil: probes are plain
-	probe     probe.Target
+	address   string // host:port
+	https     bool
+	probe     atomic.Pointer[probe.Target]
 }
 
 func (t *target) connections() int64 { return int64(t.up.Stats().Open) }
@@ -110,27 +101,40 @@ func (d *driver) newTarget(b *balance.Backend) (*target, error) {
 	if err != nil || u.Host == "" {
 		return nil, fmt.Errorf("backend %s: %q is not a URL", b.ID(), b.Address())
 	}
-	t := &target{address: u.Host}
-	c := d.cfg
-	https := u.Scheme == "https"
-	var traffic *tls.Config
-	if https {
-		traffic = backendTLS(d.tls, t.address)
-	}
-	if c.Active.TLS == "on" || c.Active.TLS != "off" && https {
-		t.probeTLS = backendTLS(d.tls, t.address)
-		if host := c.Active.Host; host != "" && c.TLS.ServerName == "" {
-			t.probeTLS.ServerName = hostOnly(host)
-		}
-	}
-	t.up = upstream.NewTarget(upstream.Options{
-		Address: t.address, TLS: traffic,
+	t := &target{address: u.Host, https: u.Scheme == "https"}
+	set := d.set.Load()
+	t.up = upstream.NewTarget(set.upstream(d.engine.names, t))
+	t.Target = l7.OverHTTP1(t.up)
+	t.setProbe(set)
+	return t, nil
+}
+
+// upstream says how a backend is connected to.
+func (s *driverSettings) upstream(names *upstream.Resolver, t *target) upstream.Options {
+	c := s.cfg
+	out := upstream.Options{
+		Address:        t.address,
 		ConnectTimeout: c.Timeouts.Connect, TLSTimeout: c.Timeouts.TLS, KeepAlive: c.Timeouts.KeepAlive,
 		MaxIdle: c.Upstream.MaxIdle, MaxConns: int(c.Limits.Connections), MaxRequests: int(c.Upstream.MaxRequests),
 		ReuseUnsafeWithin: c.Upstream.ReuseUnsafeWithin, MaxAge: c.Upstream.MaxConnectionAge,
-		Resolver: d.engine.names,
-	})
-	t.Target = l7.OverHTTP1(t.up)
-	t.probe = d.probeTarget(t)
-	return t, nil
+		Resolver: names,
+	}
+	if t.https {
+		out.TLS = backendTLS(s.tls, t.address)
+	}
+	return out
+}
+
+// setProbe says how a backend is asked from the next probe on.
+func (t *target) setProbe(s *driverSettings) {
+	a := &s.cfg.Active
+	var secure *tls.Config
+	if a.TLS == "on" || a.TLS != "off" && t.https {
+		secure = backendTLS(s.tls, t.address)
+		if a.Host != "" && s.cfg.TLS.ServerName == "" {
+			secure.ServerName = hostOnly(a.Host)
+		}
+	}
+	p := probeTarget(s.cfg, t.address, secure)
+	t.probe.Store(&p)
 }

@@ -3,19 +3,21 @@
 package engine
 
 import (
+	"crypto/tls"
 	"net"
 	"net/netip"
 	"strconv"
 
+	"github.com/weirlb/weir/internal/config"
 	"github.com/weirlb/weir/internal/probe"
 )
 
 // probeTarget says where and how a backend is asked: like the traffic, unless
 // the configuration says otherwise (S1).
-func (d *driver) probeTarget(t *target) probe.Target {
-	a := &d.cfg.Active
-	out := probe.Target{Pool: d.cfg.Name, Address: t.address, OnTrafficPort: true, TLS: t.probeTLS}
-	host, port, err := net.SplitHostPort(t.address)
+func probeTarget(cfg *config.Pool, address string, secure *tls.Config) probe.Target {
+	a := &cfg.Active
+	out := probe.Target{Pool: cfg.Name, Address: address, OnTrafficPort: true, TLS: secure}
+	host, port, err := net.SplitHostPort(address)
 	if err == nil && a.Port != 0 && strconv.Itoa(a.Port) != port {
 		out.Address = net.JoinHostPort(host, strconv.Itoa(a.Port))
 		out.OnTrafficPort = false
@@ -26,7 +28,7 @@ func (d *driver) probeTarget(t *target) probe.Target {
 	if a.Protocol != "http" {
 		return out
 	}
-	out.HTTP = &probe.HTTP{Method: a.Method, Path: a.Path, Host: a.Host, Overload: !d.cfg.Overload.Off, LoadReports: wantsLoad(&d.cfg.Overload)}
+	out.HTTP = &probe.HTTP{Method: a.Method, Path: a.Path, Host: a.Host, Overload: !cfg.Overload.Off, LoadReports: wantsLoad(&cfg.Overload)}
 	if out.HTTP.Host == "" {
 		out.HTTP.Host = hostField(out.Address, out.TLS != nil)
 	}

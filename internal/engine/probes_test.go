@@ -38,7 +38,7 @@ pools: {app: {backends: ["http://192.0.2.1:8080", "http://[2001:db8::1]:80", "ht
 `)
 	want := []string{"192.0.2.1:9000", "[2001:db8::1]:9000", ""}
 	for i, b := range r.livePools()[0].pool.Snapshot().Backends {
-		got := targetOf(b.Backend).probe.Addr
+		got := targetOf(b.Backend).probe.Load().Addr
 		if want[i] == "" && got.IsValid() || want[i] != "" && got.String() != want[i] {
 			t.Errorf("%v, want %q", got, want[i])
 		}
