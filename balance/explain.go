@@ -203,8 +203,11 @@ func (p *p2c) Explain(r Request) Explanation {
 	if p.choices == 2 {
 		n = "two"
 	}
-	return Explanation{Members: p.members(&r), Words: p.sticky(&r,
-		n+" different ones are drawn by weight; the one with less load for its weight takes the request, the first drawn when they are equal")}
+	words := n + " different ones are drawn by weight; the one with less load for its weight takes the request, the first drawn when they are equal"
+	if len(p.slots) < 2 {
+		words = "there is nothing to choose from but one"
+	}
+	return Explanation{Members: p.members(&r), Words: p.sticky(&r, words)}
 }
 
 // Still implements Explainer: the result has a cursor of its own.

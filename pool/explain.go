@@ -11,6 +11,9 @@ import (
 // explainDraws is how many picks chances are counted over.
 const explainDraws = 4096
 
+// keyedDraws is how many are enough where a key decides and dice do not.
+const keyedDraws = 64
+
 // Explanation is one pick, taken apart: who would get a request, who would not,
 // and why. Everything is of one instant, but requests go on meanwhile.
 type Explanation struct {
@@ -106,12 +109,16 @@ func (p *Pool) Explain(r *balance.Request) Explanation {
 func (e *Explanation) draw(p *Pool, v *view, r *balance.Request) map[*balance.Backend]int {
 	counts := map[*balance.Backend]int{}
 	refused := [Aborted + 1]int{}
-	for k := range explainDraws {
+	step := 1
+	if v.keyed && r.HasKey && v.admit >= 1 {
+		step = explainDraws / keyedDraws
+	}
+	for k := 0; k < explainDraws; k += step {
 		q := balance.Throw(*r, k)
 		if b, why := p.would(v, &q); b != nil {
-			counts[b]++
+			counts[b] += step
 		} else {
-			refused[why]++
+			refused[why] += step
 		}
 	}
 	e.Draws = explainDraws
@@ -233,7 +240,12 @@ func (e *Explanation) tiers(v *view, r *balance.Request) {
 			zones = []choice{{picker: c.picker, upTo: 1}}
 		}
 		for k := range zones {
-			g := GroupChoice{Chance: chanceOf(zones, k, seed^saltZone, divided), Picker: balance.Explain(zones[k].picker, *r)}
+			g := GroupChoice{Chance: chanceOf(zones, k, seed^saltZone, divided)}
+			if x, ok := zones[k].picker.(balance.Explainer); ok {
+				g.Picker = x.Explain(*r) // chances are counted over the whole pool
+			} else {
+				g.Picker = balance.Explain(zones[k].picker, *r)
+			}
 			if at, of := v.plan.find(zones[k].picker); at != nil {
 				t.Name, t.Panicked = (&tier{level: at.level}).name(), at.panicked
 				g.Zone = of.zone
@@ -292,7 +304,6 @@ func (e *Explanation) members(counts map[*balance.Backend]int) {
 		m, in := by[s.Backend]
 		c.Reasoning, c.Why = m.Reasoning, m.Why
 		c.Backend, c.Weight = s.Backend, s.Weight
-		c.Reasoning.Chance = m.Chance
 		c.Chance = float64(counts[s.Backend]) / explainDraws
 		c.Candidate = c.Chance > 0 || in && m.Candidate && m.asked
 		switch {

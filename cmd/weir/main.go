@@ -82,7 +82,7 @@ func newRoot() *cobra.Command {
 	root.AddCommand(
 		newRun(), newProxy(), newBackend(), newDemo(), newCheck(),
 		newStatus(), newAdminWord("drain"), newAdminWord("enable"), newAdminWord("disable"), newWeight(),
-		newSim(), newVersion(), newReload(),
+		newSim(), newVersion(), newReload(), newExplain(),
 	)
 	markUse(root)
 	return root

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weirlb/weir/internal/admin"
+)
+
+// failedRequest is what is shown of a line of the access log.
+type failedRequest struct {
+	Time    time.Time `json:"time"`
+	Backend string    `json:"backend"`
+	Method  string    `json:"method"`
+	Host    string    `json:"host"`
+	Path    string    `json:"path"`
+	Status  int       `json:"status"`
+	Reason  string    `json:"reason"`
+	Sent    bool      `json:"sent"`
+	ID      string    `json:"request_id"`
+	Millis  float64   `json:"duration_ms"`
+	Detail  string    `json:"detail"`
+	Tried   []struct {
+		Backend string `json:"backend"`
+		Reason  string `json:"reason"`
+	} `json:"tried"`
+}
+
+// failureKind is what failures are counted by.
+type failureKind struct {
+	status          int
+	reason, backend string
+}
+
+// shownFailures is how many requests are shown one by one.
+const shownFailures = 10
+
+func (p *page) failures(f *admin.Failures) {
+	if len(f.Pools) == 0 {
+		p.line("No request has failed.")
+		return
+	}
+	for i := range f.Pools {
+		if i > 0 {
+			p.line("")
+		}
+		p.failuresOf(&f.Pools[i], f.Meanings)
+	}
+}
+
+func (p *page) failuresOf(f *admin.PoolFailures, meanings map[string]admin.Meaning) {
+	name := "Pool " + f.Pool
+	if f.Pool == "" {
+		name = "Without a route"
+	}
+	p.wrapped("", fmt.Sprintf("%s: %d failed, %d more failed by their clients; the last of them:", name, f.Failed, f.Faults))
+	counts := map[failureKind]int{}
+	var all []failedRequest
+	for _, line := range f.Requests {
+		var r failedRequest
+		if err := json.Unmarshal(line, &r); err != nil {
+			p.err = err
+			return
+		}
+		all = append(all, r)
+		counts[failureKind{r.Status, r.Reason, r.Backend}]++
+	}
+	kinds := make([]failureKind, 0, len(counts))
+	for k := range counts {
+		kinds = append(kinds, k)
+	}
+	slices.SortFunc(kinds, func(a, b failureKind) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a.status, b.status), cmp.Compare(a.reason, b.reason), cmp.Compare(a.backend, b.backend))
+	})
+	for _, k := range kinds {
+		head := fmt.Sprintf("%d x %d %s", counts[k], k.status, k.reason)
+		if k.backend != "" {
+			head += " on " + k.backend
+		}
+		p.line("")
+		p.line("  %s", head)
+		if m := meanings[k.reason]; m.What != "" {
+			p.wrapped("      ", m.What)
+			p.wrapped("      look at: ", m.Look)
+		}
+		if now := f.Backends[k.backend]; now != "" {
+			p.wrapped("      now: ", now)
+		}
+	}
+	p.line("")
+	for _, r := range all[max(0, len(all)-shownFailures):] {
+		sent := ""
+		if !r.Sent {
+			sent = ", nothing sent"
+		}
+		p.line("  %s %d %s %.0fms%s", r.Time.Format("15:04:05.000"), r.Status, r.Reason, r.Millis, sent)
+		p.line("      %s %s%s", r.Method, r.Host, cut(r.Path, max(pageWidth-8-len(r.Method)-len(r.Host), 16)))
+		var more []string
+		for _, t := range r.Tried {
+			more = append(more, "first "+t.Backend+" ("+t.Reason+")")
+		}
+		if r.Backend != "" {
+			more = append(more, "last "+r.Backend)
+		}
+		if r.Detail != "" {
+			more = append(more, r.Detail)
+		}
+		if r.ID != "" {
+			more = append(more, "id "+r.ID)
+		}
+		p.wrapped("      ", strings.Join(more, ", "))
+	}
+}

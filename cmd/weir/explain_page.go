@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/weirlb/weir/internal/admin"
+)
+
+// pageWidth is how wide a page is; names that are longer than their column may
+// exceed it.
+const pageWidth = 80
+
+// page writes text for people. The first error stays.
+type page struct {
+	w   io.Writer
+	err error
+}
+
+func (p *page) line(format string, args ...any) {
+	if p.err == nil {
+		_, p.err = fmt.Fprintln(p.w, strings.TrimRight(fmt.Sprintf(format, args...), " "))
+	}
+}
+
+// wrapped writes words in lines of the page's width, the first after head, the
+// others below its end.
+func (p *page) wrapped(head, text string) {
+	indent := strings.Repeat(" ", utf8.RuneCountInString(head))
+	line, bare := head, true
+	for word := range strings.FieldsSeq(text) {
+		switch {
+		case bare:
+			line, bare = line+word, false
+		case utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > pageWidth:
+			p.line("%s", line)
+			line = indent + word
+		default:
+			line += " " + word
+		}
+	}
+	p.line("%s", line)
+}
+
+// cut shortens what would not fit.
+func cut(s string, most int) string {
+	if utf8.RuneCountInString(s) <= most {
+		return s
+	}
+	return string([]rune(s)[:most-3]) + "..."
+}
+
+func percent(f float64) string {
+	switch {
+	case f <= 0:
+		return "-"
+	case f < 0.01:
+		return "<1%"
+	case f < 1 && f > 0.99:
+		return ">99%"
+	}
+	return fmt.Sprintf("%.0f%%", 100*f)
+}
+
+func (p *page) explanation(e *admin.Explanation) {
+	q := &e.Request
+	from := "from " + q.Client
+	if e.Client != "" && e.Client != q.Client {
+		from += ", which is believed that the client is " + e.Client
+	}
+	p.wrapped("", fmt.Sprintf("%s %s", q.Method, q.URL))
+	p.wrapped("  ", fmt.Sprintf("%s, on listener %s (%s)", from, q.Listener, e.Source))
+	p.routes(e)
+	if a := e.Answer; a != nil {
+		p.line("")
+		head := "weir answers itself: "
+		if a.Status != 0 {
+			head = fmt.Sprintf("weir answers itself, %d %s: ", a.Status, a.Reason)
+		}
+		p.wrapped("", head+a.Words)
+	}
+	if len(e.Forwarded) > 0 {
+		p.line("")
+		p.line("What a backend gets")
+		for _, l := range e.Forwarded {
+			p.line("  %s", cut(l, pageWidth-2))
+		}
+	}
+	if e.Pool != nil {
+		p.pool(e.Pool)
+	}
+	if e.Failing != nil && e.Pool != nil {
+		p.failing(e)
+	}
+}
+
+func (p *page) routes(e *admin.Explanation) {
+	if len(e.Routes) == 0 {
+		return
+	}
+	p.line("")
+	p.line("Routes, in the order in which they are tried")
+	width := 0
+	for _, r := range e.Routes {
+		width = max(width, min(len(r.Name), 16))
+	}
+	for _, r := range e.Routes {
+		mark, why := " ", "no: "+r.Why
+		switch {
+		case r.Chosen:
+			mark, why = ">", "chosen"
+		case r.Why == "earlier":
+			why = "matches, but an earlier one is chosen"
+		}
+		if len(e.Routes) > 40 && !r.Chosen && r.Why != "earlier" {
+			continue // what has nothing to do with it would fill the screen; --json has all
+		}
+		p.wrapped(fmt.Sprintf("%s %-*s  %s: ", mark, width, r.Name, cut(r.Match, 44)), why)
+	}
+	if l := e.Limit; l != nil && l.Most > 0 {
+		p.wrapped("  ", fmt.Sprintf("route %s has %d of %d requests in flight", e.Route, l.InFlight, l.Most))
+	}
+}
+
+func (p *page) pool(e *admin.ExplainedPool) {
+	p.line("")
+	p.line("Pool %s, %s", e.Name, e.Balance)
+	if e.Panic {
+		p.wrapped("  ", "in panic: "+e.PanicWhy)
+	}
+	if e.Key != "" {
+		hash := e.KeyHash
+		if hash == "" {
+			hash = "the request has none"
+		}
+		p.wrapped("  key: ", e.Key+" ("+hash+")")
+	}
+	for _, w := range e.Reasoning {
+		p.wrapped("  - ", w)
+	}
+	for _, t := range e.Tiers {
+		text := fmt.Sprintf("%s is asked first by %s of such requests", t.Name, orNone(percent(t.Chance)))
+		for i, z := range t.Zones {
+			sep := ", "
+			if i == 0 {
+				sep = ": "
+			}
+			text += fmt.Sprintf("%szone %s %s", sep, orNone(z.Name), orNone(percent(z.Chance)))
+		}
+		p.wrapped("  - ", text)
+	}
+	if len(e.Order) > 0 {
+		p.line("")
+		p.line("The key's own order")
+		for i, s := range e.Order {
+			text := s.Verdict
+			if s.Why != "" {
+				text += ": " + s.Why
+			}
+			p.wrapped(fmt.Sprintf("  %d. %s, %s: ", i+1, cut(s.Backend, 32), s.Place), text)
+		}
+	}
+	p.backends(e)
+	p.outcome(e)
+}
+
+func orNone(s string) string {
+	if s == "" || s == "-" {
+		return "none"
+	}
+	return s
+}
+
+// backends writes one line each, and below it what there is to say.
+func (p *page) backends(e *admin.ExplainedPool) {
+	const few = 40
+	width := len("BACKEND")
+	for _, c := range e.Candidates {
+		width = max(width, min(len(c.ID), 32))
+	}
+	p.line("")
+	p.line("  %-*s  CHANCE  WEIGHT  SHARE   LOAD  STATE", width, "BACKEND")
+	left := 0
+	for i := range e.Candidates {
+		c := &e.Candidates[i]
+		if len(e.Candidates) > few && c.Chance == 0 && i >= few {
+			left++
+			continue
+		}
+		state := c.Health
+		if c.Admin != "enabled" {
+			state = c.Admin
+		}
+		if c.Why != "" && c.Why != state {
+			state += ", " + c.Why
+		} else if c.Reason != "" && c.Reason != state && c.Reason != c.Why {
+			state += ", " + c.Reason
+		}
+		p.line("  %-*s  %6s  %6d  %5.2f  %5.4g  %s", width, c.ID, percent(c.Chance), c.Weight, c.Share, c.Load, state)
+		var more []string
+		if c.Cause != "" && c.Health != "healthy" {
+			more = append(more, c.Cause)
+		}
+		if c.Limit > 0 {
+			more = append(more, fmt.Sprintf("%d of %d in flight", c.InFlight, c.Limit))
+		}
+		if c.Factor > 0 {
+			more = append(more, fmt.Sprintf("latency %.3g ms, which counts as %.3g times the mean", c.LatencyMS, c.Factor))
+		}
+		if len(more) > 0 {
+			p.wrapped("      ", strings.Join(more, "; "))
+		}
+	}
+	if left > 0 {
+		p.line("  and %d more without a chance (--json has them)", left)
+	}
+}
+
+func (p *page) outcome(e *admin.ExplainedPool) {
+	p.line("")
+	for _, r := range e.Refused {
+		p.wrapped("", fmt.Sprintf("%s of such requests: %s (%s)", percent(r.Part), r.Words, r.Reason))
+	}
+	switch {
+	case e.Choice != "":
+		p.wrapped("-> ", e.Choice)
+	case e.After != "":
+		p.wrapped("-> ", fmt.Sprintf("by chance, as above (counted over %d trial picks)", e.Draws))
+	default:
+		p.line("-> nobody")
+	}
+}
+
+func (p *page) failing(e *admin.Explanation) {
+	f := e.Failing
+	p.line("")
+	if e.Pool.After == "" {
+		return
+	}
+	p.wrapped("", "If the attempt on "+e.Pool.After+" fails")
+	if len(e.Pool.Next) > 0 && f.Attempts > 1 {
+		next := make([]string, 0, len(e.Pool.Next))
+		for i, n := range e.Pool.Next {
+			if i == 8 {
+				next = append(next, fmt.Sprintf("%d more", len(e.Pool.Next)-i))
+				break
+			}
+			text := n.ID + " (" + percent(n.Chance) + ")"
+			if n.ID == e.Pool.After {
+				text = n.ID + " again, as there is no other"
+			}
+			next = append(next, text)
+		}
+		p.wrapped("  next:       ", strings.Join(next, ", "))
+	}
+	groups := map[string][]string{}
+	order := []string{"redispatch", "retry"}
+	for _, c := range f.Cases {
+		if !slices.Contains(order, c.Then) {
+			order = append(order, c.Then)
+		}
+		groups[c.Then] = append(groups[c.Then], c.Failure)
+	}
+	for i, then := range order {
+		head := map[string]string{"redispatch": "  redispatch: ", "retry": "  retry:      "}[then]
+		text := strings.Join(groups[then], ", ")
+		if i >= 2 {
+			head, text = "  final:      ", then+": "+text
+		}
+		if len(groups[then]) > 0 {
+			p.wrapped(head, text)
+		}
+	}
+	text := fmt.Sprintf("%d attempts in all; %s of the retry budget is left", f.Attempts, orNone(percent(f.BudgetLeft)))
+	if f.WithinS > 0 {
+		text += fmt.Sprintf("; retries within %gs", f.WithinS)
+	}
+	if !f.Replayable {
+		text += "; the method may not be sent twice without an Idempotency-Key"
+	}
+	p.wrapped("  ", text)
+}
