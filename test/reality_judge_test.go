@@ -100,7 +100,7 @@ func (o *outcome) failed() (n int) {
 //
 // A look that breaks a rule is repeated once, with other seeds: a right system
 // fails twice in a row about once in ten thousand times, while what is wrong with
-// a wrong one is still wrong. TestCompare measures both.
+// a wrong one is still wrong. TestRealityRules measures both, on the simulator.
 const (
 	bandPart  = 0.05 // on either side
 	lookLevel = 0.002
