@@ -47,6 +47,7 @@ type spec struct {
 	rng   string // what is allowed
 	doc   string // one line
 	later bool   // known, but only its default is built
+	zero  bool   // off, false and no mean 0
 	subs  []*spec
 	in    *spec // the key above, nil at the top
 	list  bool  // subs describe each item of a list, or each named entry

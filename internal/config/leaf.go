@@ -86,7 +86,7 @@ func (l *leaf[T, V]) off(word string, v V) *leaf[T, V] {
 // zero says that 0 is the value that allows nothing, so that "none", which could
 // mean no limit as well as nothing, is refused.
 func (l *leaf[T, V]) zero() *leaf[T, V] {
-	l.noNone = true
+	l.noNone, l.s.zero = true, true
 	return l
 }
 

@@ -10,7 +10,7 @@ import (
 // Reference returns the table of all keys as Markdown: docs/configuration.md is
 // made of it. It comes from the same table as the parser.
 //
-//go:generate go test . -run "TestReference|TestFleetReference" -rewrite
+//go:generate go test . -run "TestReference|TestFleetReference|TestJSONSchemaGolden" -rewrite
 func Reference() []byte {
 	var b strings.Builder
 	b.WriteString(referenceHead)
