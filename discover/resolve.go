@@ -216,7 +216,7 @@ func (c *conf) fromHosts(q question) (rrs []dns.RR) {
 	return rrs
 }
 
-// addresses returns the usable addresses among records. What no backend can
+// addresses returns the usable addresses among records, each once. What no backend can
 // have, because connecting to it reaches weir itself or many, is left out.
 func addresses(records []dns.RR) (out []netip.Addr, refused error) {
 	for _, rr := range records {
@@ -235,7 +235,9 @@ func addresses(records []dns.RR) (out []netip.Addr, refused error) {
 			refused = fmt.Errorf("%s is listed, which is no server's address", ip)
 			continue
 		}
-		out = append(out, a)
+		if !slices.Contains(out, a) {
+			out = append(out, a)
+		}
 	}
 	return out, refused
 }
