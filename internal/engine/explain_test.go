@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/weirlb/weir/internal/admin"
+)
+
+// world is what random configurations are made over: servers that answer with
+// their own address, and an address where nobody listens.
+type world struct {
+	up   []string
+	dead string
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{}
+	for range 6 {
+		s := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
+			_, _ = io.WriteString(out, r.Context().Value(http.LocalAddrContextKey).(net.Addr).String())
+		}))
+		t.Cleanup(s.Close)
+		w.up = append(w.up, s.Listener.Addr().String())
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.dead = l.Addr().String()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// configuration writes a random one.
+func (w *world) configuration(rng *rand.Rand) string {
+	var b strings.Builder
+	b.WriteString("listeners:\n  web:\n    bind: \"127.0.0.1:0\"\n    routes:\n")
+	pools := 1 + rng.IntN(3)
+	for i := range 1 + rng.IntN(4) {
+		fmt.Fprintf(&b, "      - {name: r%d, match: {", i)
+		var match []string
+		if rng.IntN(3) == 0 {
+			match = append(match, fmt.Sprintf("host: %q", pick(rng, "a.org", "*.org", "b.org")))
+		}
+		switch rng.IntN(4) {
+		case 0:
+			match = append(match, "path: "+pick(rng, "/x", "/x/y", "/z"))
+		case 1:
+			match = append(match, "path_prefix: "+pick(rng, "/x", "/z", "/x/y"))
+		}
+		if rng.IntN(5) == 0 {
+			match = append(match, "methods: ["+pick(rng, "GET", "POST")+"]")
+		}
+		if rng.IntN(5) == 0 {
+			match = append(match, `headers: {X-Canary: "1"}`)
+		}
+		b.WriteString(strings.Join(match, ", ") + "}, ")
+		if rng.IntN(8) == 0 {
+			b.WriteString("respond: {code: 203}}\n")
+			continue
+		}
+		fmt.Fprintf(&b, "pool: p%d}\n", rng.IntN(pools))
+	}
+	fmt.Fprintf(&b, "      - {name: last, match: {host: z.org}, pool: p0}\ncheck: {silence: [%s]}\npools:\n",
+		"unused_pool, unreachable_route")
+	for i := range pools {
+		w.pool(&b, rng, i)
+	}
+	return b.String()
+}
+
+func (w *world) pool(b *strings.Builder, rng *rand.Rand, i int) {
+	policy := pick(rng, "p2c", "round_robin", "random", "least_request", "peak_ewma", "ring_hash", "rendezvous", "maglev")
+	fmt.Fprintf(b, "  p%d:\n    balance: %s\n    health: {active: off}\n", i, policy)
+	if slices.Contains([]string{"ring_hash", "rendezvous", "maglev"}, policy) {
+		fmt.Fprintf(b, "    hash: {key: [%s], bounded_load: %s}\n", pick(rng, "client_ip", `"header:X-User"`, "path"), pick(rng, "none", "1.25"))
+	}
+	b.WriteString("    backends:\n")
+	servers := slices.Clone(w.up)
+	rng.Shuffle(len(servers), func(i, j int) { servers[i], servers[j] = servers[j], servers[i] })
+	servers = servers[:1+rng.IntN(len(servers))]
+	if rng.IntN(3) == 0 {
+		servers[0] = w.dead
+	}
+	for _, s := range servers {
+		fmt.Fprintf(b, "      - {url: \"http://%s\", weight: %d, priority: %d}\n", s, 1+rng.IntN(3), rng.IntN(2)*rng.IntN(2))
+	}
+}
+
+func pick(rng *rand.Rand, of ...string) string { return of[rng.IntN(len(of))] }
+
+// Explain and reality agree: over random configurations, states and requests what
+// is explained is what a client then gets.
+func TestExplainAgreesWithReality(t *testing.T) {
+	w := newWorld(t)
+	rng := rand.New(rand.NewPCG(6, 4))
+	n := explainedConfigurations
+	if raceEnabled {
+		n = 60
+	}
+	seen := map[string]int{}
+	for range n {
+		text := w.configuration(rng)
+		e, err := New(parse(t, text), Options{Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
+		e.Start()
+		client := &http.Client{Transport: &http.Transport{}}
+		for range 4 {
+			disturb(t, rng, e)
+			ask(t, rng, e, client, w, text, seen)
+		}
+		client.CloseIdleConnections()
+		if err := e.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if t.Failed() {
+			return
+		}
+	}
+	t.Logf("%v", seen)
+	for _, what := range []string{"no route", "own answer", "named", "by chance", "redispatched", "refused"} {
+		if seen[what] == 0 {
+			t.Errorf("never happened: %s", what)
+		}
+	}
+}
+
+// disturb lets the operator say something about a backend.
+func disturb(t *testing.T, rng *rand.Rand, e *Engine) {
+	t.Helper()
+	all := e.Pools()
+	p := all[rng.IntN(len(all))]
+	b := p.Members[rng.IntN(len(p.Members))]
+	patch := admin.Patch{Admin: pick(rng, "enabled", "draining", "disabled")}
+	if rng.IntN(3) == 0 {
+		weight := uint32(rng.IntN(4))
+		patch = admin.Patch{Weight: &weight}
+	}
+	if _, err := e.Patch(p.Name, b.ID, patch); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ask explains a request and then makes it.
+func ask(t *testing.T, rng *rand.Rand, e *Engine, client *http.Client, w *world, text string, seen map[string]int) {
+	t.Helper()
+	front := e.Bound().Listeners[0].Addrs[0]
+	q := admin.Question{
+		URL: "http://" + front + pick(rng, "/", "/x", "/x/y", "/z", "/z/q?a=1", "/x//y"), Method: pick(rng, "GET", "GET", "POST"),
+		Headers: admin.Lines{"Host: " + pick(rng, "a.org", "b.org", "c.net", "q.org"), "X-User: " + fmt.Sprint(rng.IntN(50))},
+	}
+	if rng.IntN(2) == 0 {
+		q.Headers = append(q.Headers, "X-Canary: 1")
+	}
+	x, err := e.Explain(q)
+	if err != nil {
+		t.Fatalf("%+v: %v", q, err)
+	}
+	r, err := http.NewRequestWithContext(context.Background(), q.Method, q.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range q.Headers {
+		name, value, _ := strings.Cut(h, ": ")
+		if name == "Host" {
+			r.Host = value
+		}
+		r.Header.Set(name, value)
+	}
+	resp, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := resp.Body.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if what, wrong := compare(&x, resp.StatusCode, string(body), w.dead); wrong {
+		t.Errorf("%s\n%+v\nanswered %d %q, explained %+v\npool %+v\n%s", what, q, resp.StatusCode, body, x, x.Pool, text)
+	} else {
+		seen[what]++
+	}
+}
+
+// compare says what was seen, or what is wrong.
+func compare(x *admin.Explanation, status int, served, dead string) (what string, wrong bool) {
+	if a := x.Answer; a != nil {
+		if a.Status != status {
+			return "weir's own answer", true
+		}
+		if x.Route == "" {
+			return "no route", false
+		}
+		return "own answer", false
+	}
+	if x.Pool == nil {
+		return "neither an answer nor a pool", true
+	}
+	deadTried := slices.ContainsFunc(x.Pool.Candidates, func(c admin.ExplainedCandidate) bool { return c.ID == dead && c.Candidate })
+	if status != http.StatusOK {
+		switch {
+		case len(x.Pool.Refused) == 1 && x.Pool.Refused[0].Part == 1 && status == http.StatusServiceUnavailable:
+			return "refused", false
+		case deadTried && status == http.StatusBadGateway:
+			return "nobody but the dead one", false
+		}
+		return "an answer that was not explained", true
+	}
+	at := slices.IndexFunc(x.Pool.Candidates, func(c admin.ExplainedCandidate) bool { return c.ID == served })
+	next := slices.ContainsFunc(x.Pool.Next, func(n admin.ExplainedChance) bool { return n.ID == served })
+	redispatched := deadTried && next
+	switch {
+	case at < 0 || !x.Pool.Candidates[at].Candidate && !redispatched:
+		return "served by who is no candidate", true
+	case x.Pool.Choice == served:
+		return "named", false
+	case x.Pool.Choice == "" && !redispatched:
+		return "by chance", false
+	case x.Pool.Choice == "" || x.Pool.Choice == dead && next:
+		return "redispatched", false
+	}
+	return "named another", true
+}
