@@ -87,6 +87,9 @@ func printPool(w io.Writer, p *admin.Pool) {
 	if p.Known > 0 {
 		fmt.Fprintf(w, "  a subset of %d backends\n", p.Known)
 	}
+	if p.Discovery != nil {
+		fmt.Fprintln(w, "  "+discovery(p.Discovery))
+	}
 	for i := range p.Tiers {
 		fmt.Fprintln(w, "  "+tier(&p.Tiers[i]))
 	}
@@ -99,6 +102,26 @@ func printPool(w io.Writer, p *admin.Pool) {
 			latency(b.Latency.P99), since(time.Since(b.Since).Seconds()), why(b))
 	}
 	_ = t.Flush() // w is standard output; nothing more can be said if it is gone
+}
+
+// discovery is where backends come from, in one line.
+func discovery(d *admin.Discovery) string {
+	out := fmt.Sprintf("%d found by %s", d.Found, d.Source)
+	if d.LastAnswer != nil {
+		out += ", last " + since(time.Since(*d.LastAnswer).Seconds()) + " ago"
+	} else {
+		out += ", which has not answered yet"
+	}
+	if d.Held > 0 {
+		out += fmt.Sprintf("; %d of them are missing from the last answer and stay until another one confirms that", d.Held)
+	}
+	if d.Failing {
+		out += "; NOW FAILING: " + d.LastError
+	}
+	if d.NotUsed != "" {
+		out += "; not used: " + d.NotUsed
+	}
+	return out
 }
 
 // tier is a tier in one line.

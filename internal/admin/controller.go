@@ -83,6 +83,20 @@ type PoolSummary struct {
 	Requests             uint64  `json:"requests"`
 	Failures             uint64  `json:"failures"`
 	DetectionMS          float64 `json:"detection_ms"` // worst case until a dead backend is out; 0: no checks
+	// Discovery is where backends are found; absent: all are listed.
+	Discovery *Discovery `json:"discovery,omitempty"`
+}
+
+// Discovery tells how a pool's backends are found.
+type Discovery struct {
+	Source      string     `json:"source"`                  // such as "dns srv _http._tcp.example.com"
+	Found       int        `json:"found"`                   // backends in the pool that come from it
+	Held        int        `json:"held,omitempty"`          // of them, those missing from the last answer that stay until another one confirms that
+	LastAnswer  *time.Time `json:"last_answer,omitempty"`   // the last one with backends; absent: none yet
+	Failing     bool       `json:"failing"`                 // the last look failed, or found nobody: what was found before stays in use
+	LastError   string     `json:"last_error,omitempty"`    // of the last failure, which may be over
+	LastErrorAt *time.Time `json:"last_error_at,omitempty"` // when that was
+	NotUsed     string     `json:"not_used,omitempty"`      // one that was found and is not used, and why
 }
 
 // Pool is a pool with its backends.

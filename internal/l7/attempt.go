@@ -303,7 +303,8 @@ func (e *exchange) countConnection() {
 	e.rec.Linked = false
 }
 
-// countRetry counts how the retry ended that led to this attempt.
+// countRetry counts how the retry ended that led to this attempt. An answer that
+// the route would have retried again is passed on, and is a failure all the same.
 func (e *exchange) countRetry(f *Failure) {
 	p := e.pending
 	e.pending = retryCount{}
@@ -311,7 +312,7 @@ func (e *exchange) countRetry(f *Failure) {
 		return
 	}
 	o := observe.RetrySucceeded
-	if f.failed() {
+	if f.failed() || e.rt.Retry.OnStatus.Has(e.res.Status) {
 		o = observe.RetryFailed
 	}
 	e.rt.PoolSeries.Retry(p.cause, p.status, o)

@@ -40,6 +40,10 @@ var (
 	descAcceptQueue    = desc("weir_accept_queue_length", "Connections that the kernel holds for accept.", "listener")
 	descAcceptLimit    = desc("weir_accept_queue_limit", "Where that queue overflows.", "listener")
 	descPorts          = desc("weir_ephemeral_ports_free", "Local ports that a new connection to the destination could get, of one source address.", "destination")
+	descDiscovered     = desc("weir_discovery_backends", "Backends in the pool that were found rather than listed.", "pool")
+	descHeld           = desc("weir_discovery_held", "Found backends that are missing from the last answer and stay until another one confirms that.", "pool")
+	descLastAnswer     = desc("weir_discovery_last_answer_timestamp_seconds", "When the source last gave backends; absent before the first time.", "pool")
+	descAnswers        = desc("weir_discovery_answers_total", "Looks at the source of a pool's backends: ok, partial (some of it failed), empty (nobody is listed), failed. What was found before stays in use.", "pool", "outcome")
 	descGeneration     = desc("weir_config_generation", "Number of the configuration that serves.")
 	descLogDropped     = desc("weir_log_dropped_total", "Access log lines lost: the writer fell behind or could not write.")
 )
@@ -52,7 +56,8 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 		descRequests, descRequestSeconds, descUpstream, descQueueSeconds, descUpstreamConns,
 		descRetries, descRedispatches, descEjections, descProbeSeconds, descInFlight, descState,
 		descStates, descShare, descFlips, descPanic, descBudget, descSaturation, descQueueLength,
-		descConnections, descAcceptQueue, descAcceptLimit, descPorts, descGeneration, descLogDropped,
+		descConnections, descAcceptQueue, descAcceptLimit, descPorts, descGeneration,
+		descDiscovered, descHeld, descLastAnswer, descAnswers, descLogDropped,
 	} {
 		ch <- d
 	}
@@ -267,6 +272,21 @@ func (m *Metrics) collectEjections(s sink) {
 	}
 }
 
+// discovery exposes what finds a pool's backends, where something does.
+func (s sink) discovery(pool string, d *DiscoveryGauges) {
+	if d == nil {
+		return
+	}
+	s.gauge(descDiscovered, float64(d.Backends), pool)
+	s.gauge(descHeld, float64(d.Held), pool)
+	if !d.LastAnswer.IsZero() {
+		s.gauge(descLastAnswer, float64(d.LastAnswer.UnixMilli())/1000, pool)
+	}
+	for _, a := range d.Answers {
+		s.counter(descAnswers, a.Count, pool, a.Outcome)
+	}
+}
+
 func (m *Metrics) collectPoolGauges(s sink, pools []PoolGauges) {
 	for i := range pools {
 		p := &pools[i]
@@ -276,6 +296,7 @@ func (m *Metrics) collectPoolGauges(s sink, pools []PoolGauges) {
 		s.gauge(descSaturation, p.Saturation, name)
 		s.gauge(descQueueLength, float64(p.QueueLength), name)
 		s.gauge(descConnections, float64(p.Connections), "upstream", "", name)
+		s.discovery(name, p.Discovery)
 
 		var states [len(backendStates)]int
 		var inFlight int64

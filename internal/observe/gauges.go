@@ -2,6 +2,8 @@
 
 package observe
 
+import "time"
+
 // PoolGauges is the state of one pool at the moment of a scrape.
 type PoolGauges struct {
 	Name            string
@@ -11,6 +13,21 @@ type PoolGauges struct {
 	Saturation      float64 // 0..1 and above: load against capacity
 	Connections     int64   // open upstream connections
 	Backends        []BackendGauges
+	Discovery       *DiscoveryGauges // nil: backends are listed only
+}
+
+// DiscoveryGauges is what finds a pool's backends, at the moment of a scrape.
+type DiscoveryGauges struct {
+	Backends   int       // in the pool that were found
+	Held       int       // of them, those that the last answer lacked and that wait for another one
+	LastAnswer time.Time // the last one with backends; zero: none
+	Answers    []DiscoveryAnswers
+}
+
+// DiscoveryAnswers counts looks of one outcome: ok, partial, empty, failed.
+type DiscoveryAnswers struct {
+	Outcome string
+	Count   uint64
 }
 
 // BackendGauges is the state of one backend at the moment of a scrape.

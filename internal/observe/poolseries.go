@@ -14,8 +14,8 @@ type RetryOutcome uint8
 
 // The outcomes of weir_retries_total.
 const (
-	RetrySucceeded     RetryOutcome = iota // the retry's answer went to the client
-	RetryFailed                            // the retry failed too
+	RetrySucceeded     RetryOutcome = iota // the retry brought an answer that is not on the route's list
+	RetryFailed                            // the retry failed too, or was answered as what led to it
 	RetryNoBudget                          // refused: the pool's budget was spent
 	RetryNotReplayable                     // refused: bytes were sent and the request may not be repeated
 	RetryNotAllowed                        // refused: attempts or time used up
