@@ -382,3 +382,30 @@ func descriptors(t *testing.T) int {
 	}
 	return len(all)
 }
+
+// TestConnectorBlamesNobodyWhenStarved: a process that had no processor time for
+// longer than a probe may take finds the connection made and its time over.
+func TestConnectorBlamesNobodyWhenStarved(t *testing.T) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	hung, _ := mute(t)
+	p := newProber(t, Options{})
+	for address, want := range map[string]health.ProbeOutcome{l.Addr().String(): health.Pass, hung: health.NoAnswer} {
+		got := health.Overloaded
+		c := &connector{p: p, ports: localPorts()}
+		c.start(&job{timeout: time.Hour, to: netip.MustParseAddrPort(address), done: func(r health.ProbeResult) { got = r.Outcome }})
+		look := []unix.PollFd{{Fd: int32(c.slots[0].fd), Events: unix.POLLOUT}}
+		if n, err := unix.Poll(look, 0); want == health.Pass && (n != 1 || err != nil) {
+			t.Fatalf("a listener on loopback has not answered: %v", err)
+		}
+		c.slots[0].start = time.Now().Add(-2 * time.Hour)
+		c.expire()
+		c.closeSpent()
+		if got != want {
+			t.Errorf("%s: %v, want %v", address, got, want)
+		}
+	}
+}

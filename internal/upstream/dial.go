@@ -183,30 +183,6 @@ func (t *Target) goodFirst(addrs []netip.Addr) []netip.Addr {
 	return append(append(out[:0], addrs[i:]...), addrs[:i]...)
 }
 
-// connectTo connects to one address.
-func (t *Target) connectTo(where string, to netip.Addr, limit balance.Instant, abort <-chan struct{}) (net.Conn, error) {
-	d := net.Dialer{KeepAlive: -1, ControlContext: t.control}
-	d.SetMultipathTCP(false)
-	if limit != 0 {
-		d.Deadline = clock.Time(limit)
-	}
-	if from := t.set.Load().Bind; len(from) > 0 && to.IsValid() {
-		src, ok := t.source(from, to)
-		if !ok {
-			return nil, &DialError{Kind: LocalPorts, Addr: where, Err: errNoSource}
-		}
-		d.LocalAddr = &net.TCPAddr{IP: src.AsSlice(), Zone: src.Zone()}
-	}
-	nc, err := d.DialContext(abortContext{context.Background(), abort}, t.network, where)
-	if err == nil {
-		return nc, nil
-	}
-	if aborted(abort) {
-		return nil, &DialError{Kind: Canceled, Addr: where, Err: errAborted}
-	}
-	return nil, &DialError{Kind: kindOf(err), Addr: where, Err: err}
-}
-
 // source returns the next source address of the destination's family.
 func (t *Target) source(from []netip.Addr, to netip.Addr) (netip.Addr, bool) {
 	n := len(from)
@@ -268,22 +244,4 @@ func (t *Target) handshake(c *netconn.Conn, limit balance.Instant, abort <-chan 
 		err = errAborted
 	}
 	return err
-}
-
-// abortContext is a context that ends when a channel is closed. Embedding
-// Background gives it no deadline and no values.
-type abortContext struct {
-	context.Context
-	abort <-chan struct{}
-}
-
-// Done implements context.Context.
-func (c abortContext) Done() <-chan struct{} { return c.abort }
-
-// Err implements context.Context.
-func (c abortContext) Err() error {
-	if aborted(c.abort) {
-		return context.Canceled
-	}
-	return nil
 }
