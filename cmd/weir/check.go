@@ -5,8 +5,8 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"math"
+	"os"
 	"strconv"
 	"time"
 
@@ -14,6 +14,7 @@ import (
 
 	"github.com/weirlb/weir/internal/config"
 	"github.com/weirlb/weir/internal/engine"
+	"github.com/weirlb/weir/internal/lint"
 )
 
 // findings is what `weir check` has to say.
@@ -22,19 +23,25 @@ type findings struct {
 	OK       bool            `json:"ok"`
 	Errors   []finding       `json:"errors"`
 	Warnings []finding       `json:"warnings"`
+	Notes    []finding       `json:"notes"`
 	Pools    []poolDetection `json:"pools"`
 }
 
-// finding is one error or warning.
+// finding is one error, warning or note.
 type finding struct {
-	File string `json:"file,omitempty"`
-	Line int    `json:"line,omitempty"`
-	Col  int    `json:"col,omitempty"`
-	Name string `json:"name,omitempty"` // what check.silence calls it
-	Text string `json:"text"`
-	Fix  string `json:"fix,omitempty"`
+	File   string   `json:"file,omitempty"`
+	Line   int      `json:"line,omitempty"`
+	Col    int      `json:"col,omitempty"`
+	Name   string   `json:"name,omitempty"` // what check.silence calls it
+	Text   string   `json:"text"`
+	Why    string   `json:"why,omitempty"`
+	Fix    string   `json:"fix,omitempty"`
+	Write  string   `json:"write,omitempty"`  // the fix as a piece of configuration
+	Remove []string `json:"remove,omitempty"` // keys that the fix removes
+	Page   string   `json:"page,omitempty"`
 
-	shown string // for people, with the line of the text
+	place string // file:line:col, for people
+	shown string // the line of the text with a mark
 }
 
 // poolDetection says how fast a pool notices a backend that falls silent.
@@ -48,12 +55,18 @@ type poolDetection struct {
 
 func newCheck() *cobra.Command {
 	var file string
-	var strict, asJSON bool
+	var strict, asJSON, schema bool
 	c := &cobra.Command{
 		Use:   "check",
-		Short: "Validate a configuration and say how fast it notices dead backends",
-		Args:  noFileArgs,
+		Short: "Validate a configuration, hold it to the production checklist, and say how fast it notices dead backends",
+		Long: "Validates a configuration and holds it to the production checklist: each finding says why it matters and what to write instead.\n" +
+			"Errors fail the check, warnings do with --strict, notes never do. docs/lints explains each finding; check.silence takes names that are not to be reported.",
+		Args: noFileArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if schema {
+				_, err := cmd.OutOrStdout().Write(config.JSONSchema())
+				return err
+			}
 			f := check(file)
 			if strict && len(f.Warnings) > 0 {
 				f.OK = false
@@ -73,45 +86,61 @@ func newCheck() *cobra.Command {
 	c.Flags().StringVarP(&file, "config", "c", "weir.yaml", "configuration file")
 	c.Flags().BoolVar(&strict, "strict", false, "fail on warnings, too")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	c.Flags().BoolVar(&schema, "schema", false, "print the JSON Schema of configurations, for editors, and check nothing")
 	return c
 }
 
 func check(file string) findings {
-	f := findings{File: file, Errors: []finding{}, Warnings: []finding{}, Pools: []poolDetection{}}
-	plan, err := config.Load(file)
+	f := findings{File: file, Errors: []finding{}, Warnings: []finding{}, Notes: []finding{}, Pools: []poolDetection{}}
+	plan, outline, err := config.LoadOutlined(file)
 	var faults *config.Errors
 	switch {
 	case errors.As(err, &faults):
 		for _, x := range faults.Faults {
 			f.Errors = append(f.Errors, finding{
-				File: x.Pos.File, Line: x.Pos.Line, Col: x.Pos.Col, Text: x.What, Fix: x.Fix, shown: x.String(),
+				File: x.Pos.File, Line: x.Pos.Line, Col: x.Pos.Col, Text: x.What, Fix: x.Fix, place: x.String(),
 			})
 		}
 		if faults.More > 0 {
-			text := fmt.Sprintf("and %d more", faults.More)
-			f.Errors = append(f.Errors, finding{Text: text, shown: text})
+			f.fail(fmt.Sprintf("and %d more", faults.More))
 		}
 		return f
 	case err != nil:
-		f.Errors = append(f.Errors, finding{Text: err.Error(), shown: err.Error()})
+		f.fail(err.Error())
 		return f
 	}
 	for _, err := range engine.Verify(plan) {
-		f.Errors = append(f.Errors, finding{Text: err.Error(), shown: err.Error()})
+		f.fail(err.Error())
 	}
-	for _, text := range goals(plan) {
-		f.Errors = append(f.Errors, finding{File: file, Text: text, shown: file + ": " + text})
-	}
-	for _, w := range plan.Warnings {
-		f.Warnings = append(f.Warnings, finding{
-			File: w.Pos.File, Line: w.Pos.Line, Col: w.Pos.Col, Name: w.Name, Text: w.Text, shown: w.String(),
-		})
-	}
+	f.lint(plan, outline)
 	for i := range plan.Pools {
 		f.Pools = append(f.Pools, detectionOf(&plan.Pools[i]))
 	}
 	f.OK = len(f.Errors) == 0
 	return f
+}
+
+// fail adds an error that has no place of its own.
+func (f *findings) fail(text string) {
+	f.Errors = append(f.Errors, finding{Text: text, place: text})
+}
+
+// lint adds what the checklist finds.
+func (f *findings) lint(plan *config.Plan, outline *config.Outline) {
+	found := lint.Run(lint.Input{
+		Plan: plan, Outline: outline, Now: time.Now(), ReadFile: os.ReadFile,
+		Detection: func(p *config.Pool) time.Duration { return engine.DetectionOf(p).Within },
+	})
+	for i := range found {
+		x := &found[i]
+		pos := x.Place.Pos
+		into := map[lint.Severity]*[]finding{lint.Error: &f.Errors, lint.Warning: &f.Warnings, lint.Note: &f.Notes}[x.Severity]
+		*into = append(*into, finding{
+			File: pos.File, Line: pos.Line, Col: pos.Col, Name: x.Rule.Name, Text: x.What, Why: x.Rule.Why,
+			Fix: x.Rule.Fix, Write: x.Fragment, Remove: x.Remove, Page: x.Rule.Page(),
+			place: pos.String(), shown: x.Place.Excerpt(),
+		})
+	}
 }
 
 func detectionOf(p *config.Pool) poolDetection {
@@ -125,28 +154,6 @@ func detectionOf(p *config.Pool) poolDetection {
 	return out
 }
 
-// printFindings writes what is wrong to stderr and the rest to stdout.
-func printFindings(stdout, stderr io.Writer, f findings) {
-	for _, e := range f.Errors {
-		_, _ = fmt.Fprintln(stderr, e.shown)
-	}
-	for _, w := range f.Warnings {
-		_, _ = fmt.Fprintln(stderr, w.shown)
-	}
-	if len(f.Errors) > 0 {
-		_, _ = fmt.Fprintf(stderr, "%s: %s\n", f.File, count(len(f.Errors), "error"))
-		return
-	}
-	for i := range f.Pools {
-		_, _ = fmt.Fprintln(stdout, f.Pools[i].String())
-	}
-	if f.OK {
-		_, _ = fmt.Fprintf(stdout, "%s: fine\n", f.File)
-		return
-	}
-	_, _ = fmt.Fprintf(stderr, "%s: %s\n", f.File, count(len(f.Warnings), "warning"))
-}
-
 // String is one line for people.
 func (d poolDetection) String() string {
 	head := fmt.Sprintf("pool %s, %s: ", d.Name, count(d.Backends, "backend"))
@@ -154,7 +161,7 @@ func (d poolDetection) String() string {
 	case "off":
 		return head + "no active checks; only failing traffic takes a backend out"
 	case "tcp":
-		head += "detection time " + seconds(d.Detection) + " (tcp: a process that hangs but still accepts is not seen; health.active.path would see it)"
+		head += "detection time " + seconds(d.Detection) + " (tcp)"
 	default:
 		head += "detection time " + seconds(d.Detection)
 	}
