@@ -164,7 +164,11 @@ func (t *tier) lament(why string, first bool) string {
 	if !first {
 		why += t.name() + ": "
 	}
-	why += fmt.Sprintf("%d of %d serving", t.counts[serving], t.total+t.counts[unreachable])
+	all := t.total + t.counts[unreachable]
+	if !t.shared {
+		all += t.counts[notReady] // as many as the threshold leaves out, but the words are about the pool
+	}
+	why += fmt.Sprintf("%d of %d serving", t.counts[serving], all)
 	if t.shared {
 		why += ", not_ready from many at once while traffic succeeds: a shared dependency?"
 	}
