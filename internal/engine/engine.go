@@ -57,7 +57,12 @@ type Engine struct {
 	mu       sync.Mutex // guards what follows; held through Apply
 	pools    map[string]*livePool
 	limiters map[limiterKey]*l7.Limiter
+	leaving  []*leavingPool
+	retiring bool // somebody waits for them
 	closed   bool
+
+	quit    chan struct{} // closed by Close
+	retirer sync.WaitGroup
 }
 
 // New builds a balancer from a plan: sockets are bound, certificates and
@@ -70,6 +75,7 @@ func New(plan *config.Plan, opt Options) (*Engine, error) {
 	e := &Engine{
 		opt: opt, log: opt.Logger, started: time.Now(), bugs: pool.LeaseBugs(),
 		pools: make(map[string]*livePool), limiters: make(map[limiterKey]*l7.Limiter),
+		quit: make(chan struct{}),
 	}
 	if e.log == nil {
 		e.log = newLogger(opt.Stderr, &plan.Log)
@@ -125,9 +131,8 @@ func newLogger(w io.Writer, l *config.Log) *slog.Logger {
 
 // Apply publishes a plan. It is all or nothing: what can fail comes first, and
 // on an error the running configuration is untouched. Pools and listeners that
-// stay keep their state; the settings of a pool that runs cannot be changed,
-// only its backends. A pool that the plan no longer has keeps running, for the
-// requests that still hold the generation before and in case it comes back.
+// stay keep their state, whatever of them is changed; what left the plan goes when
+// nobody uses it any more.
 func (e *Engine) Apply(plan *config.Plan) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -157,7 +162,7 @@ func (e *Engine) build(g *Generation, first bool) error {
 	var faults []error
 	for i := range g.Plan.Pools {
 		cfg := &g.Plan.Pools[i]
-		p := e.pools[cfg.Name]
+		p := e.known(cfg.Name)
 		var err error
 		if p == nil {
 			p, err = e.buildPool(cfg, first)
@@ -209,6 +214,7 @@ func (e *Engine) publish(g *Generation) {
 	e.front.adopt(g.staged) // accepting begins when there is somebody to serve
 	g.staged, g.changes = nil, nil
 	e.front.retire(g.Plan)
+	e.retirePools(g)
 	e.metrics.SetGeneration(g.Number)
 }
 
@@ -232,18 +238,23 @@ func (e *Engine) Start() {
 // Close ends everything at once and waits for it. It may be called at any time
 // and more than once.
 func (e *Engine) Close() error {
+	defer e.retirer.Wait() // without the lock, which it takes
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
 		return nil
 	}
 	e.closed = true
+	close(e.quit)
 	e.state.Store(phaseDraining)
 	var errs []error
 	if e.front != nil {
 		errs = append(errs, e.front.close())
 	}
 	for _, p := range e.pools {
+		p.pool.Close()
+	}
+	for _, p := range e.leaving {
 		p.pool.Close()
 	}
 	e.prober.Close()

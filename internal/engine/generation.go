@@ -113,6 +113,7 @@ func (e *Engine) buildRoute(g *Generation, l *config.Listener, r *config.Route) 
 		cfg := g.Plan.Pool(r.Pool)
 		t := &cfg.Timeouts
 		out.Pool = p.pool
+		p.usedBy(out)
 		out.Key = keyFunc(cfg)
 		out.LoadReports = wantsLoad(&cfg.Overload)
 		out.PoolSeries = p.series

@@ -27,7 +27,8 @@ type livePool struct {
 	pool   *pool.Pool
 	series *observe.PoolSeries
 	driver *driver
-	cfg    config.Pool // what it was built from, Backends included
+	cfg    config.Pool  // what it was built from, Backends included
+	uses   atomic.Int64 // routes that refer to it, those of generations before too
 }
 
 // buildPool makes a pool without starting it: no goroutine, no probe, no

@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weirlb/weir/internal/admin"
+	"github.com/weirlb/weir/internal/config"
+)
+
+// reloadWorld is what the load of TestReloadUnderLoad talks to.
+type reloadWorld struct {
+	backends []string // URLs
+	stop     chan struct{}
+}
+
+func newReloadWorld(t *testing.T) *reloadWorld {
+	t.Helper()
+	w := &reloadWorld{stop: make(chan struct{})}
+	h := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Header.Get("Upgrade") != "":
+			c, buf, err := rw.(http.Hijacker).Hijack()
+			if err != nil {
+				return
+			}
+			defer func() { _ = c.Close() }()
+			_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n")
+			_, _ = io.Copy(c, buf)
+		case strings.HasSuffix(r.URL.Path, "/download"):
+			for {
+				if _, err := io.WriteString(rw, "0123456789"); err != nil {
+					return
+				}
+				if err := http.NewResponseController(rw).Flush(); err != nil {
+					return
+				}
+				select {
+				case <-w.stop:
+					return
+				case <-time.After(5 * time.Millisecond):
+				}
+			}
+		default:
+			_, _ = io.WriteString(rw, r.Header.Get("X-Generation"))
+		}
+	})
+	for range 4 {
+		s := httptest.NewServer(h)
+		t.Cleanup(s.Close)
+		w.backends = append(w.backends, s.URL)
+	}
+	return w
+}
+
+// text is the configuration number n. Pool stay keeps its first backend and gets
+// and loses others; pool brief is there every other time; the route /g says n.
+func (w *reloadWorld) text(n int) string {
+	var more, brief, route string
+	if n%3 != 0 {
+		more = fmt.Sprintf(`, {url: %q, weight: %d}`, w.backends[1+n%2], 1+n%5)
+	}
+	if n%2 == 0 {
+		brief = fmt.Sprintf("  brief: {backends: [%q], health: {passive: off}}\n", w.backends[3])
+		route = `{match: {path_prefix: /brief}, pool: brief}, `
+	}
+	policy := []string{"p2c", "round_robin", "peak_ewma", "maglev"}[n%4]
+	return fmt.Sprintf(`admin: {bind: "127.0.0.1:0"}
+listeners:
+  web:
+    bind: "127.0.0.1:0"
+    routes: [%s{match: {path_prefix: /g}, pool: stay, request_headers: {set: {X-Generation: "%d"}}}, {pool: stay}]
+pools:
+  stay:
+    balance: %s
+    limits: {requests: %s}
+    timeouts: {connect: %ds}
+    health: {active: {interval: %ds}}
+    drain: {deadline: none}
+    backends: [%q%s]
+%s`, route, n, policy, []string{"none", "1000"}[n%2], 2+n%3, 2+n%4, w.backends[0], more, brief)
+}
+
+// TestReloadUnderLoad reloads again and again while downloads, tunnels and
+// keep-alive clients go on: no request fails, nothing is closed, every reload is
+// in force for the next request, and nothing is left of the generations before.
+func TestReloadUnderLoad(t *testing.T) {
+	w := newReloadWorld(t)
+	r := start(t, w.text(0))
+	if _, err := r.admin.Patch(t.Context(), "stay", strings.TrimPrefix(w.backends[0], "http://"), admin.Patch{Weight: new(uint32(9))}); err != nil {
+		t.Fatal(err)
+	}
+	l := &reloadLoad{t: t, front: r.front, stop: make(chan struct{})}
+	l.begin(reloadStreams)
+	want := &l.generation
+	before := reloadSettled(t, r)
+	for n := 1; n <= reloadTimes; n++ {
+		if n%10 == 0 {
+			bad := strings.Replace(w.text(n), "pools:", "polls:", 1)
+			if _, err := config.Parse("bad.yaml", []byte(bad), os.LookupEnv); err == nil {
+				t.Fatal("a bad file is not bad")
+			}
+			if _, err := r.ApplyConfig([]byte(bad), 0, false); !errors.Is(err, admin.ErrBadConfig) {
+				t.Fatalf("a bad file: %v", err)
+			}
+			continue
+		}
+		if _, err := r.Reload(parse(t, w.text(n)), ReloadOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		want.Store(int64(n))
+		time.Sleep(10 * time.Millisecond) // for the load to be a load
+	}
+	if got := mustGet(t, client(t), "http://"+r.Bound().Admin+"/metrics").body; !strings.Contains(got, fmt.Sprintf(`weir_config_reloads_total{outcome="failure"} %d`, reloadTimes/10)) {
+		t.Error("refused reloads are not counted")
+	}
+	want.Store(0)
+	if _, err := r.Reload(parse(t, w.text(0)), ReloadOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	b, err := r.admin.Backend(t.Context(), "stay", strings.TrimPrefix(w.backends[0], "http://"))
+	if err != nil || b.Weight != 9 || b.Override == nil {
+		t.Errorf("the override has gone: %+v, %v", b, err)
+	}
+	after := reloadSettled(t, r)
+	if l.closed.Load() != 0 || l.failed.Load() != 0 {
+		t.Errorf("%d requests failed, %d streams ended", l.failed.Load(), l.closed.Load())
+	}
+	t.Logf("%d requests; before %+v, after %+v", l.done.Load(), before, after)
+	if float64(after.goroutines) > 1.02*float64(before.goroutines)+4 || float64(after.files) > 1.02*float64(before.files)+4 {
+		t.Errorf("before %+v, after %+v", before, after)
+	}
+	if after.heap > before.heap*102/100+reloadHeapSlack {
+		t.Errorf("heap: before %d, after %d", before.heap, after.heap)
+	}
+	close(w.stop)
+	l.end()
+}
+
+// reloadUse is what a process uses.
+type reloadUse struct {
+	goroutines, files int
+	heap              uint64
+}
+
+// reloadHeapSlack covers counters that are kept by name (series of backends that
+// left, for ten minutes) and what keep-alive clients happen to hold.
+const reloadHeapSlack = 1 << 20
+
+// reloadSettled waits until no pool is leaving, and measures.
+func reloadSettled(t *testing.T, r *running) reloadUse {
+	t.Helper()
+	eventually(t, "nothing is left of what was removed", func() bool {
+		runtime.GC()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return len(r.leaving) == 0
+	})
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	u := reloadUse{goroutines: runtime.NumGoroutine(), heap: m.HeapAlloc}
+	if list, err := os.ReadDir("/proc/self/fd"); err == nil {
+		u.files = len(list)
+	}
+	return u
+}
+
+// reloadLoad is clients that notice when anything goes wrong.
+type reloadLoad struct {
+	t          *testing.T
+	front      string
+	stop       chan struct{}
+	all        sync.WaitGroup
+	generation atomic.Int64 // that requests must see at least
+	done       atomic.Int64
+	failed     atomic.Int64
+	closed     atomic.Int64
+}
+
+func (l *reloadLoad) begin(streams int) {
+	var ready sync.WaitGroup
+	for range streams {
+		ready.Add(2)
+		l.all.Go(func() { l.download(&ready) })
+		l.all.Go(func() { l.tunnel(&ready) })
+	}
+	for range 4 {
+		l.all.Go(func() { l.ask("/g") })
+	}
+	l.all.Go(func() { l.ask("/brief") }) // through a pool that comes and goes
+	ready.Wait()
+}
+
+func (l *reloadLoad) end() {
+	close(l.stop)
+	l.all.Wait()
+}
+
+func (l *reloadLoad) over() bool {
+	select {
+	case <-l.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// ask is a keep-alive client: each request must see the newest generation that
+// was published before it was sent.
+func (l *reloadLoad) ask(path string) {
+	tr := &http.Transport{}
+	defer tr.CloseIdleConnections()
+	c := &http.Client{Transport: tr, Timeout: limit}
+	for !l.over() {
+		least := l.generation.Load()
+		got, err := get(c, l.front+path)
+		n := int64(-1)
+		if err == nil && path == "/g" {
+			_, err = fmt.Sscan(got.body, &n)
+		}
+		l.done.Add(1)
+		old := path == "/g" && n < min(least, l.generation.Load())
+		if err != nil || got.status != 200 || old || got.closes {
+			l.failed.Add(1)
+			l.t.Errorf("request after generation %d: %+v, %v", least, got, err)
+			return
+		}
+	}
+}
+
+func (l *reloadLoad) download(ready *sync.WaitGroup) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	tr := &http.Transport{}
+	defer tr.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, l.front+"/download", nil)
+	if err != nil {
+		l.t.Error(err)
+		ready.Done()
+		return
+	}
+	res, err := (&http.Client{Transport: tr}).Do(req)
+	ready.Done()
+	if err != nil {
+		l.closed.Add(1)
+		l.t.Error(err)
+		return
+	}
+	defer func() { _ = res.Body.Close() }()
+	go func() { <-l.stop; cancel() }()
+	if n, err := io.Copy(io.Discard, res.Body); !l.over() && err != nil {
+		l.closed.Add(1)
+		l.t.Errorf("a download ended after %d bytes: %v", n, err)
+	}
+}
+
+func (l *reloadLoad) tunnel(ready *sync.WaitGroup) {
+	c, err := net.Dial("tcp", strings.TrimPrefix(l.front, "http://"))
+	if err != nil {
+		l.t.Error(err)
+		ready.Done()
+		return
+	}
+	defer func() { _ = c.Close() }()
+	in := bufio.NewReader(c)
+	_, _ = io.WriteString(c, "GET /tunnel HTTP/1.1\r\nHost: x\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n")
+	for line := "-"; line != "\r\n" && err == nil; {
+		line, err = in.ReadString('\n')
+	}
+	ready.Done()
+	for n := 0; err == nil && !l.over(); n++ {
+		want := fmt.Sprintf("%d\n", n)
+		_ = c.SetDeadline(time.Now().Add(limit))
+		if _, err = io.WriteString(c, want); err != nil {
+			break
+		}
+		var got string
+		if got, err = in.ReadString('\n'); err == nil && got != want {
+			err = fmt.Errorf("got %q, want %q", got, want)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	if err != nil {
+		l.closed.Add(1)
+		l.t.Errorf("a tunnel ended: %v", err)
+	}
+}
+
+// TestRemovedPoolServesWhoHoldsIt takes a pool out of the configuration while a
+// request is on its way through it.
+func TestRemovedPoolServesWhoHoldsIt(t *testing.T) {
+	a, b := backend(t, "a"), backend(t, "b")
+	text := `admin: {bind: "127.0.0.1:0"}
+listeners:
+  web: {bind: "127.0.0.1:0", pool: %s}
+pools:
+  %s: {backends: [%q]}
+`
+	r := start(t, fmt.Sprintf(text, "one", "one", a.URL))
+	got := make(chan answer, 1)
+	go func() {
+		x, err := get(client(t), r.front+"/slow")
+		if err != nil {
+			t.Error(err)
+		}
+		got <- x
+	}()
+	<-a.arrived
+	d, err := r.Reload(parse(t, fmt.Sprintf(text, "two", "two", b.URL)), ReloadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Join(d.Lines(), "\n")
+	for _, want := range []string{"+ pools.two", "- pools.one", "one -> two"} {
+		if !strings.Contains(lines, want) {
+			t.Errorf("the difference lacks %q:\n%s", want, lines)
+		}
+	}
+	if x := mustGet(t, client(t), r.front+"/"); x.body != "b" {
+		t.Errorf("the new pool: %+v", x)
+	}
+	close(a.release)
+	if x := <-got; x.status != 200 || x.body != "a" {
+		t.Errorf("the request in the removed pool: %+v", x)
+	}
+	if s := reloadSettled(t, r); s.goroutines == 0 {
+		t.Error("nothing runs")
+	}
+}
+
+// TestDryRunChangesNothing tells the difference and the faults.
+func TestDryRunChangesNothing(t *testing.T) {
+	a, b := backend(t, "a"), backend(t, "b")
+	r := start(t, simple("", a))
+	d, err := r.Reload(parse(t, simple("", b)), ReloadOptions{DryRun: true})
+	if err != nil || len(d.Changes) != 2 || d.Generation != 1 {
+		t.Errorf("%+v, %v", d, err)
+	}
+	if got := mustGet(t, client(t), r.front+"/"); got.body != "a" {
+		t.Errorf("a dry run changed the backends: %+v", got)
+	}
+	if _, err := r.Reload(parse(t, simple("", b)), ReloadOptions{If: 7}); !errors.Is(err, ErrGeneration) {
+		t.Errorf("another generation: %v", err)
+	}
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/weirlb/weir/balance"
+	"github.com/weirlb/weir/internal/l7"
+)
+
+// A pool that left the configuration goes on serving picks until nobody can ask
+// it any more (S11): requests hold the route that they came by, through retries
+// and for as long as a tunnel lasts. Counting that per request would cost every
+// request something for the sake of a reload now and then, so the garbage
+// collector says it: when the last route that refers to a pool is collected,
+// nobody is left.
+
+// usedBy counts a route that refers to the pool, until it is collected.
+func (p *livePool) usedBy(r *l7.Route) {
+	p.uses.Add(1)
+	runtime.AddCleanup(r, func(p *livePool) { p.uses.Add(-1) }, p)
+}
+
+// leavingPool is a pool that the configuration no longer has.
+type leavingPool struct {
+	*livePool
+	since    time.Time
+	backends []*balance.Backend // that were told to drain; nil: none was yet
+}
+
+// known returns a pool that runs, one that is leaving included. Called under mu.
+func (e *Engine) known(name string) *livePool {
+	if p := e.pools[name]; p != nil {
+		return p
+	}
+	for _, p := range e.leaving {
+		if p.name == name {
+			return p.livePool
+		}
+	}
+	return nil
+}
+
+// retirePools lets those go that a generation no longer has, and keeps those
+// that came back. Called under mu.
+func (e *Engine) retirePools(g *Generation) {
+	e.leaving = slices.DeleteFunc(e.leaving, func(p *leavingPool) bool { return g.pools[p.name] == p.livePool })
+	for name, p := range e.pools {
+		if g.pools[name] == nil {
+			delete(e.pools, name)
+			e.leaving = append(e.leaving, &leavingPool{livePool: p, since: time.Now()})
+		}
+	}
+	if len(e.leaving) > 0 && !e.retiring {
+		e.retiring = true
+		e.retirer.Go(e.retire)
+	}
+}
+
+const (
+	retireEvery = time.Second
+	// collectMost bounds how rarely the garbage collector is asked while pools
+	// leave; it runs every two minutes by itself.
+	collectMost = time.Minute
+)
+
+// retire closes pools that leave as they become free. It ends with the last.
+func (e *Engine) retire() {
+	t := time.NewTicker(retireEvery)
+	defer t.Stop()
+	pause, next := retireEvery, time.Now().Add(retireEvery)
+	for {
+		select {
+		case <-e.quit:
+			return
+		case now := <-t.C:
+			if now.After(next) {
+				runtime.GC()
+				pause = min(2*pause, collectMost)
+				next = now.Add(pause)
+			}
+			if e.closeLeft(now) {
+				return
+			}
+		}
+	}
+}
+
+// closeLeft closes what is free, and reports that nothing is left.
+func (e *Engine) closeLeft(now time.Time) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return true
+	}
+	e.leaving = slices.DeleteFunc(e.leaving, func(p *leavingPool) bool {
+		if !p.free(now) {
+			return false
+		}
+		p.pool.Close()
+		e.log.Info("pool retired", "pool", p.name, "after", now.Sub(p.since).Round(time.Millisecond))
+		return true
+	})
+	e.retiring = len(e.leaving) > 0
+	return !e.retiring
+}
+
+// free reports that nobody can ask the pool and nothing is in flight. What is
+// still there when the pool's drain deadline has passed is drained as that of a
+// backend that was removed: it has the deadline once more, and is cut.
+func (p *leavingPool) free(now time.Time) bool {
+	if p.backends != nil {
+		return !slices.ContainsFunc(p.backends, func(b *balance.Backend) bool { return b.InFlight() > 0 })
+	}
+	s := p.pool.Snapshot()
+	if s.InFlight == 0 && p.uses.Load() == 0 {
+		return true
+	}
+	if d := p.cfg.DrainDeadline; d > 0 && s.InFlight > 0 && now.Sub(p.since) > d {
+		for i := range s.Backends {
+			p.backends = append(p.backends, s.Backends[i].Backend)
+		}
+		p.pool.Update(nil)
+	}
+	return false
+}
