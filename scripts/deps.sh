@@ -5,7 +5,7 @@
 set -euo pipefail
 declare -A need=(
   [curl]=curl [nginx]=nginx-light [haproxy]=haproxy [wrk]=wrk [ip]=iproute2
-  [node]=nodejs [gcc]="gcc libc6-dev"
+  [knotd]=knot [node]=nodejs [gcc]="gcc libc6-dev"
 )
 missing=()
 for cmd in "${!need[@]}"; do
