@@ -101,7 +101,7 @@ func TestJSONSchema(t *testing.T) {
 	for _, bad := range []string{
 		"pools: {}",
 		"listeners: []",
-		front + ", balanse: p2c}}",
+		front + ", balancing: p2c}}",
 		front + ", balance: fastest}}",
 		front + ", health: {active: {interval: 5}}}}",
 		front + ", health: {active: {interval: 5 seconds}}}}",
