@@ -126,7 +126,7 @@ type tale struct {
 
 func (k *keyed) newTale(r *Request) *tale {
 	t := &tale{k: k, search: k.newSearch(r), told: map[int]bool{}, e: Explanation{Members: k.members(r)}}
-	if k.bound.factor != 0 {
+	if k.bound.factor != 0 && !math.IsInf(t.search.allowance, 1) { // infinite: nobody may take work
 		_, inFlight := k.average(r.Now)
 		t.e.Words = append(t.e.Words, fmt.Sprintf(
 			"loads are bounded to %g times the average: with %d in flight a backend may hold %.0f for each unit of weight",
