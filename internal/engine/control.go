@@ -158,6 +158,7 @@ func (p *livePool) summary(s *pool.Snapshot) admin.PoolSummary {
 	if s.Known > s.Members {
 		out.Known = s.Known
 	}
+	out.Discovery = p.discovery()
 	for i := range s.Backends {
 		out.Failures += s.Backends[i].Failures
 	}
@@ -252,7 +253,7 @@ func (e *Engine) poolGauges() []observe.PoolGauges {
 		s := p.pool.Snapshot()
 		g := observe.PoolGauges{
 			Name: p.name, Panic: s.Panic, QueueLength: s.Queue, BudgetRemaining: s.BudgetRemaining,
-			Saturation: s.Saturation, Connections: p.connections(&s),
+			Saturation: s.Saturation, Connections: p.connections(&s), Discovery: p.discoveryGauges(),
 			Backends: make([]observe.BackendGauges, 0, len(s.Backends)),
 		}
 		for i := range s.Backends {

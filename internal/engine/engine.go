@@ -39,6 +39,7 @@ type Engine struct {
 	// Constant after New.
 	opt     Options
 	log     *slog.Logger
+	level   slog.LevelVar // of log, unless Options.Logger took its place
 	started time.Time
 	metrics *observe.Metrics
 	access  *observe.AccessLog // nil: off
@@ -78,7 +79,8 @@ func New(plan *config.Plan, opt Options) (*Engine, error) {
 		quit: make(chan struct{}),
 	}
 	if e.log == nil {
-		e.log = newLogger(opt.Stderr, &plan.Log)
+		e.level.Set(levelOf(&plan.Log))
+		e.log = newLogger(opt.Stderr, &e.level)
 	}
 	e.metrics = observe.NewMetrics(observe.MetricsOptions{
 		Version: opt.Version, ExactCodes: plan.Metrics.Codes == "exact", BackendSeries: backendSeries(plan),
@@ -118,15 +120,19 @@ func backendSeries(p *config.Plan) int {
 
 // newLogger writes text for people, JSON for collectors; which of them follows
 // from where it goes is decided by the operator's log.format alone.
-func newLogger(w io.Writer, l *config.Log) *slog.Logger {
+func newLogger(w io.Writer, level slog.Leveler) *slog.Logger {
 	if w == nil {
 		return slog.New(slog.DiscardHandler)
 	}
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
+}
+
+func levelOf(l *config.Log) slog.Level {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(l.Level)); err != nil {
 		level = slog.LevelInfo
 	}
-	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
+	return level
 }
 
 // Apply publishes a plan. It is all or nothing: what can fail comes first, and
@@ -160,6 +166,9 @@ func (e *Engine) applyLocked(plan *config.Plan) error {
 // build makes everything of a generation that can fail. Called under mu.
 func (e *Engine) build(g *Generation, first bool) error {
 	var faults []error
+	if old := e.gen.Load(); old != nil {
+		faults = fixedForLife(old.Plan, g.Plan)
+	}
 	for i := range g.Plan.Pools {
 		cfg := &g.Plan.Pools[i]
 		p := e.known(cfg.Name)
@@ -202,14 +211,16 @@ func (e *Engine) publish(g *Generation) {
 		if c := g.changes[cfg.Name]; c != nil {
 			p.apply(c)
 		}
-		p.pool.Update(specs(cfg))
+		p.populate(cfg)
 		if !running && e.state.Load() != phaseStarting {
 			p.pool.Start()
+			p.startDiscovery()
 		}
 	}
 	for _, set := range g.limits {
 		set()
 	}
+	e.level.Set(levelOf(&g.Plan.Log))
 	e.gen.Store(g)
 	e.front.adopt(g.staged) // accepting begins when there is somebody to serve
 	g.staged, g.changes = nil, nil
@@ -227,6 +238,7 @@ func (e *Engine) Start() {
 	}
 	for _, p := range e.pools {
 		p.pool.Start()
+		p.startDiscovery()
 	}
 	e.memory.start()
 	e.ops.start()
@@ -252,9 +264,11 @@ func (e *Engine) Close() error {
 		errs = append(errs, e.front.close())
 	}
 	for _, p := range e.pools {
+		p.stopDiscovery()
 		p.pool.Close()
 	}
 	for _, p := range e.leaving {
+		p.stopDiscovery()
 		p.pool.Close()
 	}
 	e.prober.Close()

@@ -48,7 +48,9 @@ func (e *Engine) NotReady(pools []string) []string {
 	g := e.gen.Load()
 	if time.Since(e.started) < probeGrace {
 		for _, p := range e.livePools() {
-			if !p.pool.Ready() {
+			if p.undiscovered() {
+				why = append(why, fmt.Sprintf("pool %s: waiting for its first backends to be found", p.name))
+			} else if !p.pool.Ready() {
 				why = append(why, fmt.Sprintf("pool %s: waiting for the first round of probes", p.name))
 			}
 		}

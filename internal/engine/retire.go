@@ -51,6 +51,7 @@ func (e *Engine) retirePools(g *Generation) {
 	for name, p := range e.pools {
 		if g.pools[name] == nil {
 			delete(e.pools, name)
+			p.stopDiscovery() // it goes on with whom it has
 			e.leaving = append(e.leaving, &leavingPool{livePool: p, since: time.Now()})
 		}
 	}
@@ -100,6 +101,7 @@ func (e *Engine) closeLeft(now time.Time) bool {
 		if !p.free(now) {
 			return false
 		}
+		p.stopDiscovery()
 		p.pool.Close()
 		e.log.Info("pool retired", "pool", p.name, "after", now.Sub(p.since).Round(time.Millisecond))
 		return true
@@ -123,6 +125,7 @@ func (p *leavingPool) free(now time.Time) bool {
 		for i := range s.Backends {
 			p.backends = append(p.backends, s.Backends[i].Backend)
 		}
+		p.stopDiscovery()
 		p.pool.Update(nil)
 	}
 	return false
