@@ -38,6 +38,7 @@ type finding struct {
 	Fix    string   `json:"fix,omitempty"`
 	Write  string   `json:"write,omitempty"`  // the fix as a piece of configuration
 	Remove []string `json:"remove,omitempty"` // keys that the fix removes
+	Steps  []string `json:"steps,omitempty"`  // the fix key by key, where a piece would be too long
 	Page   string   `json:"page,omitempty"`
 
 	place string // file:line:col, for people
@@ -137,7 +138,7 @@ func (f *findings) lint(plan *config.Plan, outline *config.Outline) {
 		into := map[lint.Severity]*[]finding{lint.Error: &f.Errors, lint.Warning: &f.Warnings, lint.Note: &f.Notes}[x.Severity]
 		*into = append(*into, finding{
 			File: pos.File, Line: pos.Line, Col: pos.Col, Name: x.Rule.Name, Text: x.What, Why: x.Rule.Why,
-			Fix: x.Rule.Fix, Write: x.Fragment, Remove: x.Remove, Page: x.Rule.Page(),
+			Fix: x.Rule.Fix, Write: x.Fragment, Remove: x.Remove, Steps: x.Steps, Page: x.Rule.Page(),
 			place: pos.String(), shown: x.Place.Excerpt(),
 		})
 	}

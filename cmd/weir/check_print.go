@@ -80,11 +80,14 @@ func (x *finding) block(severity string, explained map[string]bool) string {
 		b.WriteString(wrapped("why", x.Why))
 	}
 	explained[x.Name] = true
-	if len(x.Remove) == 0 && x.Write == "" {
+	if len(x.Remove)+len(x.Steps) == 0 && x.Write == "" {
 		b.WriteString(wrapped("fix", x.Fix))
 	}
 	for _, key := range x.Remove {
 		b.WriteString("  fix: remove " + key + "\n")
+	}
+	for _, step := range x.Steps {
+		b.WriteString("  fix: write " + step + "\n")
 	}
 	if x.Write != "" {
 		b.WriteString("  fix: write\n")

@@ -58,7 +58,14 @@ type Finding struct {
 	Edits    []config.Edit // the fix; empty when it lies outside the configuration
 	Fragment string        // the fix as a piece of configuration; empty when it only removes
 	Remove   []string      // what the fix removes, such as pools.app.ewma
+	Steps    []string      // the fix as single changes, where a fragment would be too long
 }
+
+// Bounds on what is said: a generated file may have one mistake 10,000 times.
+const (
+	mostFindings = 20 // of one rule; the last says how many there are beside
+	mostLines    = 60 // of a fragment
+)
 
 // Input is what the rules look at.
 type Input struct {
@@ -86,22 +93,7 @@ func Run(in Input) []Finding {
 		if slices.Contains(in.Plan.Check.Silence, r.Name) {
 			continue
 		}
-		v.rule = r
-		if r.find != nil {
-			r.find(v)
-			continue
-		}
-		for _, w := range in.Plan.Warnings {
-			if w.Name != r.Name {
-				continue
-			}
-			path := in.Outline.PathOf(w.Pos)
-			var edits []config.Edit
-			if r.settle != nil && path != nil {
-				edits = r.settle(v, path)
-			}
-			v.add(path, w.Text, edits)
-		}
+		v.apply(r)
 	}
 	slices.SortStableFunc(v.findings, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(b.Severity, a.Severity),
@@ -109,6 +101,34 @@ func Run(in Input) []Finding {
 	})
 	return v.findings
 }
+
+// apply adds what one rule finds.
+func (v *view) apply(r *Rule) {
+	v.rule, v.first, v.more = r, len(v.findings), 0
+	if r.find != nil {
+		r.find(v)
+	}
+	for _, w := range v.Plan.Warnings {
+		switch {
+		case r.find != nil || w.Name != r.Name:
+		case v.full():
+			v.more++
+		default:
+			path := v.Outline.PathOf(w.Pos)
+			var edits []config.Edit
+			if r.settle != nil && path != nil {
+				edits = r.settle(v, path)
+			}
+			v.found(path, w.Text, edits...)
+		}
+	}
+	if v.more > 0 {
+		v.findings[len(v.findings)-1].What += fmt.Sprintf(" (and %d more like this)", v.more)
+	}
+}
+
+// full reports whether enough is said of the rule at hand.
+func (v *view) full() bool { return len(v.findings)-v.first >= mostFindings }
 
 // Rules returns the checklist, sorted by name.
 func Rules() []Rule {
@@ -138,27 +158,38 @@ func init() {
 type view struct {
 	Input
 	rule     *Rule
+	first    int // of the rule's findings
+	more     int // findings of the rule beyond mostFindings
 	findings []Finding
 	leaves   map[string]*x509.Certificate // by file; nil: cannot be read
 }
 
 // found records a finding at a path.
-func (v *view) found(path []string, what string, edits ...config.Edit) { v.add(path, what, edits) }
+func (v *view) found(path []string, what string, edits ...config.Edit) {
+	v.foundAs(v.rule.Severity, path, what, edits...)
+}
 
 // foundAs is found with another severity than the rule's.
 func (v *view) foundAs(s Severity, path []string, what string, edits ...config.Edit) {
-	v.add(path, what, edits)
-	v.findings[len(v.findings)-1].Severity = s
-}
-
-func (v *view) add(path []string, what string, edits []config.Edit) {
-	f := Finding{Rule: v.rule, Severity: v.rule.Severity, Place: v.Outline.At(path...), What: what}
-	if text, err := v.Outline.Fragment(edits...); err == nil {
-		f.Edits, f.Fragment = edits, text
+	if v.full() {
+		v.more++
+		return
+	}
+	f := Finding{Rule: v.rule, Severity: s, Place: v.Outline.At(path...), What: what}
+	if text, err := v.Outline.Fragment(edits...); err == nil && len(edits) > 0 {
+		f.Edits = edits
+		long := strings.Count(text, "\n") > mostLines
 		for _, e := range edits {
-			if e.Value == "" && !inList(e.Path) { // a list is written whole
-				f.Remove = append(f.Remove, strings.Join(e.Path, "."))
+			at := strings.Join(e.Path, ".")
+			switch {
+			case e.Value == "" && (long || !inList(e.Path)): // else the list is written without it
+				f.Remove = append(f.Remove, at)
+			case long:
+				f.Steps = append(f.Steps, at+": "+e.Value)
 			}
+		}
+		if !long {
+			f.Fragment = text
 		}
 	}
 	v.findings = append(v.findings, f)

@@ -230,3 +230,31 @@ func FuzzRun(f *testing.F) {
 		}
 	})
 }
+
+// TestMany says one mistake 20 times, not 3,000 times, and no fragment of 3,000
+// lines.
+func TestMany(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("listeners:\n  web: {bind: \":8080\", pool: app}\npools:\n  app:\n    backends:\n")
+	const n = 3000
+	for i := range n {
+		fmt.Fprintf(&b, "      - {url: \"http://localhost:%d\", weight: %d}\n", 1000+i, min(i, 1))
+	}
+	in, err := input(t, "weir.yaml", strings.ReplaceAll(b.String(), "weight: 1}", "weight: 1, backup: true, priority: 1}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := lint.Run(in)
+	for _, rule := range []string{"localhost", "backup_priority"} {
+		found := about(rule, all)
+		if len(found) != 20 || !strings.Contains(found[19].What, "more like this)") {
+			t.Fatalf("%d findings of %s", len(found), rule)
+		}
+		if f := found[0]; f.Fragment != "" || len(f.Steps)+len(f.Remove) != 1 {
+			t.Errorf("%s: fragment of %d bytes, %q, %q", rule, len(f.Fragment), f.Steps, f.Remove)
+		}
+	}
+	if got := about("localhost", all)[0].Steps[0]; got != `pools.app.backends.0.url: "http://127.0.0.1:1000"` {
+		t.Errorf("step %s", got)
+	}
+}
