@@ -14,7 +14,7 @@ import (
 func sixEqual(t testing.TB, seed uint64, policyName string, requests int) *World {
 	w := NewWorld(seed)
 	for _, id := range []string{"s1", "s2", "s3", "s4", "s5", "s6"} {
-		w.AddServer(ServerConfig{ID: id, Service: Fixed(40 * time.Millisecond)})
+		w.AddServer(ServerConfig{ID: id, Service: Exponential(40 * time.Millisecond)})
 	}
 	lb := w.AddBalancer(BalancerConfig{Pool: pool.Config{Policy: policy(t, policyName), First: true}})
 	w.AddTraffic(Traffic{To: []*Balancer{lb}, Rate: 0.7 * 6 / 0.050, Limit: requests, Size: Heavy(1.0/20, 6), Keys: Keys{N: 10_000}})

@@ -160,11 +160,12 @@ func (t *textWriter) table(r *Report) {
 	}
 }
 
+// barTitle heads the bars. The column that they draw is named left of them already.
 func barTitle(c Column) string {
 	if c.Log {
-		return c.Title + " (log)"
+		return "(log)"
 	}
-	return c.Title
+	return ""
 }
 
 func band(c Cell, u Unit) string {
