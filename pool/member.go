@@ -118,6 +118,7 @@ type coreState struct {
 	notReady  bool            // counted among those that turned not_ready lately
 	seen      uint64          // the last Update that named it
 	watched   bool            // on the list for the rule of 5xx shares
+	summed    bool            // counted in stats.windowed
 
 	// Figures at the last statistics ticks.
 	seenAnswers, seenLatency uint64

@@ -33,7 +33,7 @@ type stats struct {
 	darkSince sum             // when the last member that served went out
 	twoBefore bool
 	watch     []*member // whose share of 5xx is being looked at
-	windowed  tally     // of all members, see core.windowed
+	windowed  tally     // of all members that serve, see core.windowed
 	inWindow  bool      // it is known
 	strained  []*member // whose overload is
 
@@ -200,9 +200,11 @@ func (c *core) shareEjects(now balance.Instant, m *member) bool {
 		return false // whatever the others' share
 	}
 	all := c.windowed(now)
-	// Younger than the sum, so it may be ahead of it.
-	others := tally{bad: all.bad - min(bad, all.bad), answers: all.answers - min(answers, all.answers)}
-	if others.answers == 0 {
+	others := all
+	if s.summed { // younger than the sum, so it may be ahead of it
+		others = tally{bad: all.bad - min(bad, all.bad), answers: all.answers - min(answers, all.answers)}
+	}
+	if others.answers < health.ShareAnswers {
 		return false // nothing to compare with
 	}
 	if !health.ShareEjects(bad, answers, others.bad, others.answers, two, poolTwo) || !c.mayEject(m) {
@@ -211,7 +213,9 @@ func (c *core) shareEjects(now balance.Instant, m *member) bool {
 	return c.eject(now, m, fmt.Sprintf("%d of %d answers were 5xx, %d of %d elsewhere", bad, answers, others.bad, others.answers), modeShare)
 }
 
-// windowed returns what all members' windows hold together. Where one poisonous
+// windowed returns what the windows of all members that serve hold together:
+// what one that is out still answers says nothing about those that are left, and
+// the last of them must not be measured against it. Where one poisonous
 // URL is asked of everybody, everybody's share is looked at, and summing up anew
 // for each of ten thousand takes half a second; so a large pool keeps the sum for
 // a thousand times as long as it took to make.
@@ -222,6 +226,9 @@ func (c *core) windowed(now balance.Instant) tally {
 	}
 	var sum tally
 	for _, m := range c.order {
+		if m.core.summed = m.core.class == serving; !m.core.summed {
+			continue
+		}
 		base := &m.core.base[0]
 		sum.bad += m.serverErrors.Load() - base.bad
 		sum.answers += m.answers.Load() - base.answers
@@ -232,6 +239,9 @@ func (c *core) windowed(now balance.Instant) tally {
 
 // leaveWindow takes a member's part out of the sum: its windows begin anew.
 func (c *core) leaveWindow(m *member) {
+	if !m.core.summed {
+		return
+	}
 	st, t, base := &c.stats, m.tally(), &m.core.base[0]
 	st.windowed.bad -= min(t.bad-base.bad, st.windowed.bad)
 	st.windowed.answers -= min(t.answers-base.answers, st.windowed.answers)
