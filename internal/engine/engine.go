@@ -185,7 +185,7 @@ func (e *Engine) build(g *Generation, first bool) error {
 		g.pools[cfg.Name] = p
 	}
 	if len(faults) > 0 {
-		return errors.Join(faults...)
+		return errors.Join(append(faults, e.front.unchangeable(g.Plan)...)...)
 	}
 	staged, err := e.front.stage(g.Plan)
 	if err != nil {
@@ -221,6 +221,7 @@ func (e *Engine) publish(g *Generation) {
 		set()
 	}
 	e.level.Set(levelOf(&g.Plan.Log))
+	e.front.gate.SetLimit(maxConnections(g.Plan.Limits.MaxConnections, e.opt.Machine.Files))
 	e.gen.Store(g)
 	e.front.adopt(g.staged) // accepting begins when there is somebody to serve
 	g.staged, g.changes = nil, nil

@@ -71,8 +71,10 @@ func (f *front) stage(plan *config.Plan) (map[string]*liveListener, error) {
 		l := f.listeners[cfg.Name]
 		switch {
 		case l != nil && !l.sameSockets(cfg):
-			faults = append(faults, fmt.Errorf("listener %s: sockets of a running listener cannot be changed", cfg.Name))
-		case l == nil:
+			faults = append(faults, fixedListener(cfg))
+		case l != nil: // its files may hold something else now
+			faults = append(faults, certificateFaults(cfg)...)
+		default:
 			var err error
 			if l, err = f.bind(cfg); err != nil {
 				faults = append(faults, err)
@@ -87,6 +89,25 @@ func (f *front) stage(plan *config.Plan) (map[string]*liveListener, error) {
 		return nil, errors.Join(faults...)
 	}
 	return staged, nil
+}
+
+// unchangeable returns what a plan would change of listeners that run and cannot
+// be changed.
+func (f *front) unchangeable(plan *config.Plan) (faults []error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i := range plan.Listeners {
+		cfg := &plan.Listeners[i]
+		if l := f.listeners[cfg.Name]; l != nil && !l.sameSockets(cfg) {
+			faults = append(faults, fixedListener(cfg))
+		}
+	}
+	return faults
+}
+
+func fixedListener(cfg *config.Listener) error {
+	return fmt.Errorf("%slistener %s: a reload cannot yet change its bind, tls, timeouts or limits (routes and what belongs to them it can): "+
+		"restart weir for this, or take the change back", cfg.Pos, cfg.Name)
 }
 
 // drop closes what stage bound and nothing adopted.
@@ -117,6 +138,9 @@ func (f *front) adopt(staged map[string]*liveListener) {
 		if f.started {
 			f.serve(l)
 		}
+	}
+	for _, l := range f.listeners {
+		_ = l.ln.Reload() // it loaded a moment ago; what fails now is logged there and keeps the old ones
 	}
 }
 

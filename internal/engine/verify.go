@@ -47,13 +47,7 @@ func Verify(plan *config.Plan) []error {
 				add(fmt.Errorf("%slistener %s: %w", l.Pos, l.Name, err))
 			}
 		}
-		if l.TLS != nil {
-			for _, c := range l.TLS.Certificates {
-				if _, err := tls.LoadX509KeyPair(c.Cert, c.Key); err != nil {
-					add(fmt.Errorf("%slistener %s: certificate %s with key %s: %w", c.Pos, l.Name, c.Cert, c.Key, err))
-				}
-			}
-		}
+		faults = append(faults, certificateFaults(l)...)
 		rules := make([]route.Rule, len(l.Routes))
 		for j := range l.Routes {
 			rules[j] = ruleOf(&l.Routes[j], j)
@@ -69,6 +63,19 @@ func Verify(plan *config.Plan) []error {
 		}
 		if _, err := upstreamTLS(p); err != nil {
 			add(fmt.Errorf("%s%w", p.Pos, err))
+		}
+	}
+	return faults
+}
+
+// certificateFaults loads a listener's certificates and says what is wrong.
+func certificateFaults(l *config.Listener) (faults []error) {
+	if l.TLS == nil {
+		return nil
+	}
+	for _, c := range l.TLS.Certificates {
+		if _, err := tls.LoadX509KeyPair(c.Cert, c.Key); err != nil {
+			faults = append(faults, fmt.Errorf("%slistener %s: certificate %s with key %s: %w", c.Pos, l.Name, c.Cert, c.Key, err))
 		}
 	}
 	return faults
