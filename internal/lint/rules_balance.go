@@ -126,7 +126,10 @@ func findPorts(v *view) {
 		case u.MaxRequests > 0:
 			perRequest = 1 / float64(u.MaxRequests)
 		}
-		rate := v.Plan.Check.Rate * perRequest / float64(len(p.Backends))
+		rate := v.Plan.Check.Rate * perRequest / float64(max(len(p.Backends), 1))
+		if p.Discover != nil {
+			rate = 0 // nobody knows among how many it is spread
+		}
 		switch {
 		case perRequest == 0, rate > 0 && rate < portsPerSec*0.8:
 			return

@@ -274,7 +274,7 @@ var healthRules = []Rule{
 		Fix:   "Give the pool a second backend, or a backup that says sorry.",
 		find: func(v *view) {
 			v.pools(func(p *config.Pool, at []string) {
-				if here := path(at, "backends"); len(p.Backends) == 1 {
+				if here := path(at, "backends"); len(p.Backends) == 1 && p.Discover == nil {
 					v.found(v.at(here, at), "pool "+p.Name+" has one backend: when it fails or restarts, so does the service", config.Edit{Path: path(here, 1), Value: "http://10.0.1.22:8080", Insert: true})
 				}
 			})

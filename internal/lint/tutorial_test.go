@@ -124,6 +124,9 @@ func TestBounds(t *testing.T) {
 	tls := func(cert, host string) string {
 		return "listeners:\n  web:\n    bind: \":8443\"\n    tls: {certificates: [{cert: " + cert + ", key: x}]}\n    routes:\n      - match: {host: " + host + "}\n        pool: app\npools:\n  app: {backends: [\"http://10.0.1.21:8080\"]}\n"
 	}
+	found := func(pool string) string {
+		return "check: {rate: 100000/s}\nlisteners:\n  web: {bind: \":8080\", pool: app}\npools:\n  app: {discover: {file: backends.yaml}" + pool + "}\n"
+	}
 	for _, c := range []struct {
 		rule, text string
 		want       string // severity, or nothing
@@ -149,6 +152,10 @@ func TestBounds(t *testing.T) {
 		{"ports", base("rate: 100000/s", "", ", upstream: {max_requests: 1000}"), ""},
 		{"ports", base("rate: 100000/s", "", ", upstream: {max_requests: 100}"), "warning"},
 		{"ports", base("", "", ", upstream: {max_requests: 1}"), "warning"},
+		{"ports", found(", upstream: {max_idle: 0}"), "warning"},
+		{"ports", found(""), ""},
+		{"single_backend", found(""), ""},
+		{"single_backend", base("", "", ", discover: {file: more.yaml}"), ""},
 		{"hash_client_ip", base("", "", ", balance: maglev"), "note"},
 		{"hash_client_ip", base("", "", ", balance: maglev, hash: {bounded_load: off}"), "warning"},
 		{"hash_client_ip", base("", "", ", balance: maglev, hash: {key: [client_ip, path]}"), ""},
