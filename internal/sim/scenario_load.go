@@ -14,7 +14,7 @@ var retryStorm = &Scenario{
 	Title: "half of the answers are errors, and everybody tries again",
 	Doc: []string{
 		"Shows how retries multiply: half of the requests that reach the servers fail. Each layer that tries again multiplies what the next one gets.",
-		"Look at 'sent', the requests that reach the servers for each that a client made. The budget allows 20 % more, and through three layers the mark on an answer that was already retried keeps the layers above from trying once more.",
+		"Look at 'sent', the requests that reach the servers for each that a client made. The budget allows 20 % more, and each of three layers its own 20 %: 1.73 times. The mark on an answer that was already retried keeps the layers above from trying once more.",
 		"What to learn: retries help when failures are few and are an attack on your own servers when they are many. Without a budget the errors go away here, for twice the requests, as these servers fail by chance; servers that fail because they are full would fail more. A budget tells the two apart, a number of attempts does not.",
 	},
 	Defaults: Options{Policies: []string{"p2c"}, Duration: 60 * time.Second, Backends: 6, Load: 0.3},
@@ -28,13 +28,20 @@ var retryStorm = &Scenario{
 			{"no retries", func(seed uint64) sample { return stormSample(o, seed, storm{layers: 1, attempts: 1}) }},
 			{"3 attempts, no budget", func(seed uint64) sample { return stormSample(o, seed, storm{layers: 1, attempts: 3, free: true}) }},
 			{"3 attempts, budget", func(seed uint64) sample { return stormSample(o, seed, storm{layers: 1, attempts: 3}) }},
-			{"3 layers, no budget", func(seed uint64) sample { return stormSample(o, seed, storm{layers: 3, attempts: 3, free: true}) }},
-			{"3 layers, budgets", func(seed uint64) sample { return stormSample(o, seed, storm{layers: 3, attempts: 3}) }},
-			{"3 layers, marks too", func(seed uint64) sample { return stormSample(o, seed, storm{layers: 3, attempts: 3, marks: true}) }},
+			{"3 layers, no budget", func(seed uint64) sample {
+				return stormSample(o, seed, storm{layers: 3, attempts: 3, free: true, blind: true})
+			}},
+			{"3 layers, budgets", func(seed uint64) sample { return stormSample(o, seed, storm{layers: 3, attempts: 3, blind: true}) }},
+			{"3 layers, marks too", func(seed uint64) sample {
+				return stormSample(o, seed, storm{layers: 3, attempts: 3, marks: true, blind: true})
+			}},
+			{"marks, layers eject", func(seed uint64) sample { return stormSample(o, seed, storm{layers: 3, attempts: 3, marks: true}) }},
+			{"no marks, layers eject", func(seed uint64) sample { return stormSample(o, seed, storm{layers: 3, attempts: 3}) }},
 		}
 	},
 	notes: func(*Options) []string {
-		return []string{"'sent' is how many requests reach the servers for each that a client made."}
+		return []string{"'sent' is how many requests reach the servers for each that a client made. In the first three rows of three layers no layer ejects the balancers of the next: one sees what budgets and marks do alone. " +
+			"In the last two they do, as they would by default: half of the answers are errors, so they take each other for broken and have nobody left to try next. Without marks it is that which holds the retries back, not the budgets."}
 	},
 }
 
@@ -43,6 +50,7 @@ type storm struct {
 	layers, attempts int
 	free             bool // no budget
 	marks            bool
+	blind            bool // layers do not judge the balancers below them
 }
 
 func stormSample(o *Options, seed uint64, how storm) sample {
@@ -65,6 +73,9 @@ func stormSample(o *Options, seed uint64, how storm) sample {
 			}
 			if how.free {
 				c.Pool.Retry.Share = 10
+			}
+			if how.blind && layer > 0 {
+				c.Pool.Passive.Enabled = false
 			}
 			top = append(top, w.AddBalancer(c))
 			names = append(names, pool.Spec{ID: c.Name, URL: c.Name, Weight: 1})

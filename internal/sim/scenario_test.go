@@ -81,8 +81,8 @@ func TestDeathSpiral(t *testing.T) {
 	})
 }
 
-// A budget bounds what retries add to 20 %, the marks keep three layers of it at
-// 30 %. Without budgets everything is sent nearly twice.
+// A budget bounds what retries add to 20 %; three layers of it make 1.2^3 = 1.73,
+// and the marks keep that at 1.2. Without budgets everything is sent nearly twice.
 func TestRetryStorm(t *testing.T) {
 	whole(t)
 	hold(t, retryStorm.Run(Options{Seeds: max(1, 3/slower), Duration: 30 * time.Second}), []claim{
@@ -90,7 +90,10 @@ func TestRetryStorm(t *testing.T) {
 		{"3 attempts, no budget", "sent", 1.6, 2},
 		{"3 attempts, budget", "sent", 1.1, 1.21},
 		{"3 layers, no budget", "sent", 1.8, 2.1},
-		{"3 layers, marks too", "sent", 1.1, 1.3},
+		{"3 layers, budgets", "sent", 1.65, 1.75},
+		{"3 layers, marks too", "sent", 1.1, 1.21},
+		{"marks, layers eject", "sent", 1.1, 1.21},
+		{"no marks, layers eject", "sent", 1.1, 1.3},
 	})
 }
 
