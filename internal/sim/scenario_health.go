@@ -98,7 +98,8 @@ var dbBlip = &Scenario{
 		}
 	},
 	notes: func(*Options) []string {
-		return []string{"'least serving' is the least number of servers that were given requests within one second, once the first verdicts are 5 s old. 'after' begins 5 s after the database is back."}
+		return []string{"'least serving' is the least number of servers that were given requests within one second, once the first verdicts are 5 s old. 'after' begins 5 s after the database is back. " +
+			"In 'traffic too' every answer is an error, and checks are right to say so: servers are taken out one after another, the last two have lines of 3 s before panic begins, and the p99 is that of errors that waited there."}
 	},
 }
 
