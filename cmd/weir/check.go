@@ -52,6 +52,7 @@ type poolDetection struct {
 	Protocol  string  `json:"protocol"`               // http, tcp or off
 	Detection float64 `json:"detection_s"`            // worst case; 0: nothing probes
 	Together  int     `json:"hang_together,omitzero"` // so many may hang at once for it to hold; 0: all
+	Discover  string  `json:"discover,omitempty"`     // where further backends are found
 }
 
 func newCheck() *cobra.Command {
@@ -145,7 +146,7 @@ func (f *findings) lint(plan *config.Plan, outline *config.Outline) {
 }
 
 func detectionOf(p *config.Pool) poolDetection {
-	out := poolDetection{Name: p.Name, Backends: len(p.Backends), Protocol: p.Active.Protocol}
+	out := poolDetection{Name: p.Name, Backends: len(p.Backends), Protocol: p.Active.Protocol, Discover: p.Discover.String()}
 	if p.Active.Off {
 		out.Protocol = "off"
 		return out
@@ -158,6 +159,12 @@ func detectionOf(p *config.Pool) poolDetection {
 // String is one line for people.
 func (d poolDetection) String() string {
 	head := fmt.Sprintf("pool %s, %s: ", d.Name, count(d.Backends, "backend"))
+	switch {
+	case d.Discover != "" && d.Backends == 0:
+		head = fmt.Sprintf("pool %s, backends found by %s: ", d.Name, d.Discover)
+	case d.Discover != "":
+		head = fmt.Sprintf("pool %s, %s and those found by %s: ", d.Name, count(d.Backends, "backend"), d.Discover)
+	}
 	switch d.Protocol {
 	case "off":
 		return head + "no active checks; only failing traffic takes a backend out"

@@ -136,6 +136,9 @@ func replay(t *sim.Traffic, a *config.FleetArrivals) error {
 
 // balancerConfig is one weir that runs the pool, as the configuration says.
 func balancerConfig(plan *config.Plan, p *config.Pool, d *config.Fleet, n int) (sim.BalancerConfig, error) {
+	if p.Discover != nil && len(p.Backends) == 0 {
+		return sim.BalancerConfig{}, fmt.Errorf("the backends of pool %s are found while weir runs (%s): for a simulation list some under backends", p.Name, p.Discover)
+	}
 	cfg, specs, err := engine.PoolConfig(p, uint64(n)+1) //nolint:gosec // n counts balancers
 	if err != nil {
 		return sim.BalancerConfig{}, err
