@@ -50,6 +50,7 @@ type feed struct {
 	open      atomic.Int32
 	stopped   <-chan struct{} // closed when the server closes
 	heartbeat time.Duration
+	patience  time.Duration // with a reader that takes nothing
 }
 
 // registerFeed serves the feed, if there are events. closing ends those that are
@@ -57,7 +58,7 @@ type feed struct {
 func registerFeed(mux *http.ServeMux, ctl Controller) (closing func()) {
 	stop := make(chan struct{})
 	if src, ok := ctl.(EventSource); ok {
-		f := &feed{src: src, stopped: stop, heartbeat: feedHeartbeat}
+		f := &feed{src: src, stopped: stop, heartbeat: feedHeartbeat, patience: feedWrite}
 		mux.Handle("/api/v1/events", only(f.ServeHTTP, http.MethodGet))
 	}
 	return sync.OnceFunc(func() { close(stop) })
@@ -83,7 +84,7 @@ func (f *feed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("X-Accel-Buffering", "no") // a proxy before this address must not wait for more
-	out := &feedWriter{w: w, c: http.NewResponseController(w)}
+	out := &feedWriter{w: w, c: http.NewResponseController(w), patience: f.patience}
 	if r.Method == http.MethodHead {
 		return
 	}
@@ -139,14 +140,15 @@ func resume(r *http.Request, epoch string) (next uint64, known bool) {
 
 // feedWriter writes with a deadline for each piece. The first error stays.
 type feedWriter struct {
-	w   http.ResponseWriter
-	c   *http.ResponseController
-	err error
+	w        http.ResponseWriter
+	c        *http.ResponseController
+	patience time.Duration
+	err      error
 }
 
 func (o *feedWriter) text(s string) {
 	if o.err == nil {
-		o.err = o.c.SetWriteDeadline(time.Now().Add(feedWrite))
+		o.err = o.c.SetWriteDeadline(time.Now().Add(o.patience))
 	}
 	if o.err == nil {
 		_, o.err = o.w.Write([]byte(s))
