@@ -3,6 +3,7 @@
 package discover
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -281,5 +282,34 @@ func TestBackoff(t *testing.T) {
 	}
 	if backoff(1e9) != retryMost {
 		t.Error("overflow")
+	}
+}
+
+// TestRunEndsAtOnce: a question that nobody answers does not hold the end up.
+func TestRunEndsAtOnce(t *testing.T) {
+	s := newServer(t, "app.test. 0 A 10.0.0.1")
+	s.code("app.test.", -1)
+	for _, d := range []*DNS{
+		{Name: "app.test", Port: 80, Servers: []string{s.addr}, Timeout: time.Minute},
+		{Name: "app.test", Port: 80, Servers: []string{"192.0.2.1:53"}, Timeout: time.Minute}, // TEST-NET-1: nobody
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() {
+			ended <- d.Run(ctx, func(f Finding) { t.Errorf("reported %+v", f) })
+		}()
+		if d.Servers[0] == s.addr {
+			for len(s.questions()) == 0 {
+				time.Sleep(time.Millisecond)
+			}
+		}
+		cancel()
+		began := time.Now()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("it took %s to end", took)
+		}
 	}
 }

@@ -32,14 +32,7 @@ type server struct {
 func newServer(t *testing.T, zone ...string) *server {
 	t.Helper()
 	s := &server{t: t, rcode: map[string]int{}, zone: zone}
-	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ln, err := net.Listen("tcp", pc.LocalAddr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	pc, ln := bothPorts(t)
 	s.addr = pc.LocalAddr().String()
 	for _, d := range []*dns.Server{{PacketConn: pc, Handler: s}, {Listener: ln, Handler: s}} {
 		up, down := make(chan struct{}), make(chan struct{})
@@ -49,6 +42,26 @@ func newServer(t *testing.T, zone ...string) *server {
 		t.Cleanup(func() { _ = d.Shutdown(); <-down })
 	}
 	return s
+}
+
+// bothPorts binds one port for datagrams and for streams.
+func bothPorts(t *testing.T) (net.PacketConn, net.Listener) {
+	t.Helper()
+	var last error
+	for range 20 { // what is free for one may be taken for the other
+		pc, err := net.ListenPacket("udp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ln, err := net.Listen("tcp", pc.LocalAddr().String())
+		if err == nil {
+			return pc, ln
+		}
+		last = err
+		_ = pc.Close()
+	}
+	t.Fatal(last)
+	return nil, nil
 }
 
 // change changes what it answers.
