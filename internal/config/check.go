@@ -157,6 +157,20 @@ func (d *decoder) checkLoops(root *node) {
 	}
 }
 
+// OwnService names what of weir's own services for operators an address leads
+// to, as far as the text tells: "the admin API", "status", or nothing. Traffic
+// must not be sent there.
+func (p *Plan) OwnService(address string) string {
+	switch {
+	case p.Admin.Bind != "" && reaches(address, p.Admin.Bind):
+		return "the admin API"
+	case p.Status.Bind != "" && reaches(address, p.Status.Bind):
+		return "status"
+	default:
+		return ""
+	}
+}
+
 // reaches reports whether connecting to an address of this machine's, as far as
 // the text tells, arrives at a bind.
 func reaches(address, bind string) bool {
