@@ -82,6 +82,30 @@ func TestFile(t *testing.T) {
 	expect("a link that was switched", "v2", "")
 }
 
+// TestFileWithinOneTick: a file that was just written may change once more without
+// its entry telling.
+func TestFileWithinOneTick(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "list")
+	at := time.Now()
+	put := func(text string) {
+		t.Helper()
+		if err := errors.Join(os.WriteFile(path, []byte(text), 0o600), os.Chtimes(path, at, at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := &File{Path: path, Parse: parseWords}
+	put("a")
+	f, info := s.read()
+	if words(f.Endpoints) != "a" || info != nil {
+		t.Fatalf("%+v, and the entry is believed", f)
+	}
+	at = at.Add(-2 * settled)
+	put("b")
+	if f, info = s.read(); words(f.Endpoints) != "b" || info == nil {
+		t.Fatalf("%+v, and the entry is not believed", f)
+	}
+}
+
 // TestFileIsReadOnce: a file that is as it was is not parsed again.
 func TestFileIsReadOnce(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "list")
