@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -185,13 +186,14 @@ func (p *page) backends(e *admin.ExplainedPool) {
 	}
 	p.line("")
 	p.line("  %-*s  CHANCE  WEIGHT  SHARE   LOAD  STATE", width, "BACKEND")
-	left := 0
-	for i := range e.Candidates {
-		c := &e.Candidates[i]
-		if len(e.Candidates) > few && c.Chance == 0 && i >= few {
-			left++
-			continue
-		}
+	list, left := e.Candidates, 0
+	if len(list) > few {
+		list = slices.Clone(list)
+		slices.SortStableFunc(list, func(a, b admin.ExplainedCandidate) int { return cmp.Compare(b.Chance, a.Chance) })
+		list, left = list[:few], len(list)-few
+	}
+	for i := range list {
+		c := &list[i]
 		state := c.Health
 		if c.Admin != "enabled" {
 			state = c.Admin
@@ -217,7 +219,7 @@ func (p *page) backends(e *admin.ExplainedPool) {
 		}
 	}
 	if left > 0 {
-		p.line("  and %d more without a chance (--json has them)", left)
+		p.line("  and %d more with no greater chance (--json has them)", left)
 	}
 }
 
