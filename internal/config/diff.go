@@ -132,14 +132,13 @@ func (d *differ) list(path string, old, next *node) {
 		name := itemName(item)
 		seen[name] = true
 		before := was[name]
-		switch {
-		case before == nil:
+		if before == nil {
 			d.add(Added, path+"["+name+"]", "", detail(item))
-		default:
-			kept = append(kept, name)
-			if plainText(before) != plainText(item) {
-				d.value(path+"["+name+"]", before, item)
-			}
+			continue
+		}
+		kept = append(kept, name)
+		if plainText(before) != plainText(item) {
+			d.value(path+"["+name+"]", before, item)
 		}
 	}
 	i := 0

@@ -28,6 +28,7 @@ func (p *livePool) usedBy(r *l7.Route) {
 type leavingPool struct {
 	*livePool
 	since    time.Time
+	busy     time.Time          // when something was in flight last, as far as was seen
 	backends []*balance.Backend // that were told to drain; nil: none was yet
 }
 
@@ -52,7 +53,7 @@ func (e *Engine) retirePools(g *Generation) {
 		if g.pools[name] == nil {
 			delete(e.pools, name)
 			p.stopDiscovery() // it goes on with whom it has
-			e.leaving = append(e.leaving, &leavingPool{livePool: p, since: time.Now()})
+			e.leaving = append(e.leaving, &leavingPool{livePool: p, since: time.Now(), busy: time.Now()})
 		}
 	}
 	if len(e.leaving) > 0 && !e.retiring {
@@ -63,6 +64,8 @@ func (e *Engine) retirePools(g *Generation) {
 
 const (
 	retireEvery = time.Second
+	// retireIdle is longer than a request spends between two attempts.
+	retireIdle = 10 * time.Second
 	// collectMost bounds how rarely the garbage collector is asked while pools
 	// leave; it runs every two minutes by itself.
 	collectMost = time.Minute
@@ -118,10 +121,14 @@ func (p *leavingPool) free(now time.Time) bool {
 		return !slices.ContainsFunc(p.backends, func(b *balance.Backend) bool { return b.InFlight() > 0 })
 	}
 	s := p.pool.Snapshot()
-	if s.InFlight == 0 && p.uses.Load() == 0 {
-		return true
+	if s.InFlight == 0 {
+		// A tunnel by another route of that generation holds this pool, too, and
+		// may last for days. Whoever should still come is served: a closed pool
+		// answers picks from its last view.
+		return p.uses.Load() == 0 || now.Sub(p.busy) > retireIdle
 	}
-	if d := p.cfg.DrainDeadline; d > 0 && s.InFlight > 0 && now.Sub(p.since) > d {
+	p.busy = now
+	if d := p.cfg.DrainDeadline; d > 0 && now.Sub(p.since) > d {
 		for i := range s.Backends {
 			p.backends = append(p.backends, s.Backends[i].Backend)
 		}
