@@ -3,6 +3,7 @@
 package upstream
 
 import (
+	"errors"
 	"net"
 	"syscall"
 	"testing"
@@ -24,7 +25,7 @@ func connecting(t *testing.T, address string) syscall.RawConn {
 	}
 	t.Cleanup(func() { _ = unix.Close(fd) })
 	err = unix.Connect(fd, &unix.SockaddrInet4{Port: to.Port, Addr: [4]byte(to.IP.To4())})
-	if err != nil && err != unix.EINPROGRESS {
+	if err != nil && !errors.Is(err, unix.EINPROGRESS) {
 		t.Fatal(err)
 	}
 	return rawSocket(fd)
