@@ -87,6 +87,7 @@ func (f *Fleet) Run() (*Report, error) {
 			variants = append(variants, variant{p, func(seed uint64) sample { return f.run(seed, p)[0].sample }})
 		}
 		compare(r, variants, f.Each)
+		r.dropColumns("share", "most") // all requests, and nobody's
 		return r, nil
 	}
 	f.runRows(r)

@@ -11,19 +11,21 @@ import (
 type Keys struct {
 	N    int     // distinct ones; 0: requests have none
 	Skew float64 // exponent of their Zipf distribution: the nth is asked for 1/n^Skew as often; 0: all alike
+	Salt uint64  // other salts give other keys, which hash policies place elsewhere; 0: those of KeyHash
 }
 
 // zipf draws keys.
 type zipf struct {
-	n   int
-	cdf []float64 // nil: all alike
+	n    int
+	cdf  []float64 // nil: all alike
+	salt uint64
 }
 
 func newZipf(k Keys) *zipf {
 	if k.N <= 0 {
 		return nil
 	}
-	z := &zipf{n: k.N}
+	z := &zipf{n: k.N, salt: k.Salt}
 	if k.Skew <= 0 {
 		return z
 	}
@@ -46,6 +48,9 @@ func (z *zipf) draw(s *Stream) uint64 {
 		i = s.IntN(z.n)
 	} else {
 		i = min(sort.SearchFloat64s(z.cdf, s.Float64()), z.n-1)
+	}
+	if z.salt != 0 {
+		return mix(KeyHash(i) ^ z.salt)
 	}
 	return KeyHash(i)
 }

@@ -111,6 +111,17 @@ func (r *Report) Cell(row, column string) Cell {
 
 var noCell = Cell{math.NaN(), math.NaN(), math.NaN()}
 
+// dropColumns takes columns out of the table.
+func (r *Report) dropColumns(names ...string) {
+	for _, name := range names {
+		at := r.Column(name)
+		r.Columns = slices.Concat(r.Columns[:at], r.Columns[at+1:])
+		for i := range r.Rows {
+			r.Rows[i].Cells = slices.Concat(r.Rows[i].Cells[:at], r.Rows[i].Cells[at+1:])
+		}
+	}
+}
+
 // cellOf sums up the figures of several seeds. NaNs are left out; of none left
 // it makes NaN. The median of an even number is the lower one, so that it is
 // always a figure that was seen.

@@ -24,6 +24,9 @@ type Scenario struct {
 	// mean nothing to the scenario and are refused by Check.
 	Defaults Options
 
+	counts     string // what Requests counts when they are not requests: keys, ...
+	perBackend int    // Requests by default for each of the Backends; 0: Defaults says how many
+
 	columns  []Column
 	variants func(o *Options) []variant
 	notes    func(o *Options) []string // nil: none
@@ -119,6 +122,9 @@ func (s *Scenario) withDefaults(o Options) Options {
 	if len(o.Policies) == 0 {
 		o.Policies = d.Policies
 	}
+	if o.Requests == 0 && o.Backends != 0 {
+		o.Requests = s.perBackend * o.Backends
+	}
 	o.Requests, o.Duration = or(o.Requests, d.Requests), or(o.Duration, d.Duration)
 	o.Backends, o.Load = or(o.Backends, d.Backends), or(o.Load, d.Load)
 	o.Seed, o.Seeds = or(o.Seed, 1), or(o.Seeds, 1)
@@ -138,7 +144,7 @@ func (s *Scenario) Run(o Options) *Report {
 	o = s.withDefaults(o)
 	r := &Report{
 		Scenario: s.Name, Title: s.Title, Seed: o.Seed, Seeds: o.Seeds,
-		Params: params(&o), Columns: s.columns,
+		Params: s.params(&o), Columns: s.columns,
 	}
 	compare(r, s.variants(&o), o.Each)
 	if s.notes != nil {
@@ -181,6 +187,17 @@ func compare(r *Report, variants []variant, each func(int, func(int))) {
 		}
 	}
 	slices.SortStableFunc(r.Series, func(a, b Series) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// params lists the parameters in force for the head of a report.
+func (s *Scenario) params(o *Options) []Param {
+	out := params(o)
+	for i := range out {
+		if out[i].Name == "requests" && s.counts != "" {
+			out[i].Name = s.counts
+		}
+	}
+	return out
 }
 
 // params lists the parameters as they are written on the command line.

@@ -82,7 +82,7 @@ func deploySample(o *Options, policy string, seed uint64, drains, slow bool, att
 	return sample{
 		figures: []float64{float64(st.Stats().Failed()), was, is, ratio(is, was)},
 		series:  []Series{perSecond(st, "p99", "p99 of each 5 s", Millis, p99Of)},
-		moments: firstFew(heard.moments, 6),
+		moments: heard.moments,
 	}
 }
 
@@ -95,6 +95,7 @@ var scaleUp = &Scenario{
 		"What to learn: bound the age of connections, or new capacity stays idle while the old servers stay full. An autoscaler that looks at the mean then adds more of what does not help.",
 	},
 	Defaults: Options{Policies: []string{"p2c", "least_request"}, Backends: 4, Requests: 2000},
+	counts:   "connections",
 	columns: []Column{
 		{Name: "newcomers", Title: "newcomers hold", Unit: Part},
 		{Name: "p99", Title: "p99", Unit: Millis},
@@ -106,7 +107,7 @@ var scaleUp = &Scenario{
 			for _, v := range []struct {
 				name string
 				hold time.Duration
-			}{{"for good", 0}, {"10m", 10 * time.Minute}, {"2m", 2 * time.Minute}} {
+			}{{"for good", 0}, {"6m", 6 * time.Minute}, {"2m", 2 * time.Minute}} {
 				out = append(out, variant{p + ", held " + v.name, func(seed uint64) sample { return scaleSample(o, p, seed, v.hold) }})
 			}
 		}

@@ -39,6 +39,12 @@ func (s *Scenario) parameters() (out []Param) {
 		out = append(out, Param{"policy", value})
 	}
 	for _, p := range params(d) {
+		if p.Name == "requests" && s.counts != "" {
+			p.Value += " (" + s.counts + ")"
+			if s.perBackend > 0 {
+				p.Value = strconv.Itoa(s.perBackend) + " (" + s.counts + ") for each backend"
+			}
+		}
 		if p.Name != "policy" {
 			out = append(out, p)
 		}

@@ -66,12 +66,9 @@ func flapSample(o *Options, seed uint64, word bool, fall, rise int) sample {
 	c := &st.Stats().Counts
 	return sample{
 		figures: []float64{c.failures(), float64(least(*serve)), quantile(&c.Latency, 0.99), float64(heard.flips)},
-		moments: firstFew(heard.moments, 4),
+		moments: heard.moments,
 	}
 }
-
-// firstFew keeps a table of several rows readable.
-func firstFew(m []Moment, n int) []Moment { return m[:min(len(m), n)] }
 
 var dbBlip = &Scenario{
 	Name:  "db-blip",
@@ -146,7 +143,7 @@ func blipSample(o *Options, seed uint64, panics, traffic bool) sample {
 			all2.failures(), during.failures(), float64(least(*serve)), after.failures(), quantile(&during.Latency, 0.99),
 		},
 		series:  []Series{perSecond(st, "failed", "failed requests per second", PerSec, badRate)},
-		moments: firstFew(heard.moments, 8),
+		moments: heard.moments,
 	}
 }
 
@@ -170,7 +167,7 @@ var zoneLoss = &Scenario{
 		return []variant{
 			{"no zones", func(seed uint64) sample { return zoneSample(o, seed, false, 0) }},
 			{"zones", func(seed uint64) sample { return zoneSample(o, seed, true, 0) }},
-			{"zones, connect 200ms", func(seed uint64) sample { return zoneSample(o, seed, true, 200*time.Millisecond) }},
+			{"no zones, connect 200ms", func(seed uint64) sample { return zoneSample(o, seed, false, 200*time.Millisecond) }},
 		}
 	},
 	notes: func(*Options) []string {
@@ -223,6 +220,6 @@ func zoneSample(o *Options, seed uint64, zones bool, connect time.Duration) samp
 			ratio(float64(local), float64(all)), ratio(float64(first.Failed()+after.Failed()), float64(first.Requests+after.Requests)),
 			quantile(&before.Latency, 0.99), quantile(&first.Latency, 0.99), quantile(&after.Latency, 0.99),
 		},
-		moments: firstFew(heard.moments, 6),
+		moments: heard.moments,
 	}
 }

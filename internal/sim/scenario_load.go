@@ -169,6 +169,6 @@ func spiralSample(o *Options, seed uint64, most int64, queue int, bare bool) sam
 			ratio(float64(during.OK), st.capacity*(end-begin).Seconds()),
 		},
 		series:  []Series{perSecond(st, "ok", "good answers per second", PerSec, okRate)},
-		moments: firstFew(heard.moments, 6),
+		moments: heard.moments,
 	}
 }

@@ -93,33 +93,45 @@ func slowSample(o *Options, policy string, seed uint64, weigh func(i int, c *Ser
 
 var staleHerd = &Scenario{
 	Name:  "stale-herd",
-	Title: "twenty balancers whose counts are 300 ms old",
+	Title: "twenty balancers: counts of their own, shared ones, old ones",
 	Doc: []string{
-		"Shows why the exact minimum is not always the best choice: twenty balancers share six servers and see each other's load only as it was up to 300 ms ago. All of them then send to the server that was idle then. Weirs share no counts, so this is not what twenty of them do ('balancers: 20' in a fleet file is); it is what acting on old load reports does.",
-		"Look at p99 of least_request and peak_ewma beside p2c's: they herd. p2c compares two at random, which spreads the choice, and loses far less. round_robin and random look at no counts and lose nothing, while servers are equal.",
-		"What to learn: among policies that look at load, p2c is the safe choice where counts arrive late. Those that do not look are safe here too, and break with one slow server (slow-server).",
+		"Shows why the exact minimum is not always the best choice: twenty balancers share six servers. With counts of their own, which is how weir works, each knows the few requests that it has under way itself. 'fresh' and 'stale' are what balancers would do that share their counts: at once, or 300 ms late, as load reports are. Then all of them send to the server that was idle when the report was made.",
+		"Look at 'worse by', p99 with stale counts over that with fresh ones: least_request and peak_ewma herd. p2c compares two at random, which spreads the choice, and loses far less. round_robin and random look at no counts and lose nothing, while servers are equal. With counts of their own nobody herds, and what differs is how each copes with one slow server ('own, 1 slow', at 30 % speed).",
+		"What to learn: behind many balancers counts of one's own cost little while servers are equal. When one is slow, peak_ewma is ahead, because latency says what a few requests do not. Where counts arrive late, p2c is the safe choice among policies that look at load.",
 	},
 	Defaults: Options{Policies: policies, Requests: 20_000, Backends: 6, Load: 0.7},
 	columns: []Column{
-		{Name: "p50", Title: "p50", Unit: Millis},
-		{Name: "fresh_p99", Title: "p99 fresh", Unit: Millis},
-		{Name: "worse", Title: "worse by", Unit: Factor},
-		{Name: "p99", Title: "p99 stale", Unit: Millis, Chart: true, Log: true},
+		{Name: "own_p99", Title: "own", Unit: Millis},
+		{Name: "own_slow", Title: "own, 1 slow", Unit: Millis},
+		{Name: "fresh_p99", Title: "fresh", Unit: Millis},
+		{Name: "p99", Title: "stale", Unit: Millis},
+		{Name: "worse", Title: "worse by", Unit: Factor, Chart: true},
 	},
 	variants: func(o *Options) []variant {
 		return everyRow(o, func(policy string, seed uint64) sample {
-			fresh, stale := staleRun(o, policy, seed, time.Microsecond), staleRun(o, policy, seed, 300*time.Millisecond)
-			was, is := quantile(&fresh.Latency, 0.99), quantile(&stale.Latency, 0.99)
-			return sample{figures: []float64{quantile(&stale.Latency, 0.5), was, ratio(is, was), is}}
+			p99 := func(age time.Duration, speed float64) float64 {
+				return quantile(&staleRun(o, policy, seed, age, speed).Latency, 0.99)
+			}
+			fresh, stale := p99(time.Microsecond, 1), p99(300*time.Millisecond, 1)
+			return sample{figures: []float64{p99(0, 1), p99(0, 0.3), fresh, stale, ratio(stale, fresh)}}
 		})
+	},
+	notes: func(*Options) []string {
+		return []string{"All times are p99. 'own': each balancer counts its own requests, as weir does; '1 slow': one server is at 30 % speed. 'fresh' and 'stale': all see the counts of all, at once or 300 ms late. 'worse by' is stale over fresh."}
 	},
 }
 
-// staleRun is twenty balancers that see each other's counts so late.
-func staleRun(o *Options, policy string, seed uint64, age time.Duration) *Counts {
+// staleRun is twenty balancers that see each other's counts so late, not at all at
+// age 0, and a first server of such a speed.
+func staleRun(o *Options, policy string, seed uint64, age time.Duration, speed float64) *Counts {
 	s := &setting{
 		seed: seed, policy: policy, servers: o.Backends, balancers: 20, load: o.Load, stale: age,
-		server:  ServerConfig{Service: Exponential(50 * time.Millisecond), Concurrency: 4},
+		server: ServerConfig{Service: Exponential(50 * time.Millisecond), Concurrency: 4},
+		each: func(i int, c *ServerConfig) {
+			if i == 0 {
+				c.Speed = speed
+			}
+		},
 		tune:    func(_ int, c *BalancerConfig) { policyOnly(c); c.Request = 0; c.Pool.Limits = pool.Limits{} },
 		traffic: Traffic{Limit: o.Requests},
 	}

@@ -20,6 +20,7 @@ var ringGrowth = &Scenario{
 		"What to learn: rendezvous and ring_hash move only what they must; maglev moves a few keys more, up to one in a hundred with hundreds of backends, and is as even as rendezvous; ring_hash is the least even, and more virtual nodes make it better. Modulo moves nearly everything.",
 	},
 	Defaults: Options{Policies: keyed, Requests: 100_000, Backends: 10},
+	counts:   "keys", perBackend: 10_000,
 	columns: []Column{
 		{Name: "max_mean", Title: "max/mean", Unit: Factor},
 		{Name: "left", Title: "moved, one leaves", Unit: Part},
@@ -29,7 +30,8 @@ var ringGrowth = &Scenario{
 	variants: ringVariants,
 	notes: func(o *Options) []string {
 		return []string{fmt.Sprintf("The least that can move when one is added is %s, when one leaves %s, both on average: who comes or goes may have a little more or less. "+
-			"'innocent' is the part of the keys that one more backend moves between two old ones.",
+			"'innocent' is the part of the keys that one more backend moves between two old ones. "+
+			"The max/mean of 'modulo' is what chance alone makes of so many keys: what lies above it is the policy's own.",
 			Show(1/float64(o.Backends+1), Part), Show(1/float64(o.Backends), Part))}
 	},
 }
@@ -86,11 +88,16 @@ func ringSample(o *Options, seed uint64, build func(n, without int) func(uint64)
 	before, grown, shrunk := build(o.Backends, -1), build(o.Backends+1, -1), build(o.Backends, o.Backends/2)
 	counts := make([]int, o.Backends)
 	moved, innocent, left := 0, 0, 0
+	// How even shares are shows late, what moves shows early.
+	followed := min(o.Requests, 1_000_000)
 	for i := range o.Requests {
 		key := mix(seed<<32 ^ uint64(i)) //nolint:gosec // i is not negative
-		was, is := before(key), grown(key)
+		was := before(key)
 		counts[was]++
-		if was != is {
+		if i >= followed {
+			continue
+		}
+		if is := grown(key); was != is {
 			if moved++; is != o.Backends {
 				innocent++
 			}
@@ -103,7 +110,7 @@ func ringSample(o *Options, seed uint64, build func(n, without int) func(uint64)
 	for _, n := range counts {
 		most = max(most, n)
 	}
-	part := func(n int) float64 { return float64(n) / float64(o.Requests) }
+	part := func(n int) float64 { return float64(n) / float64(followed) }
 	return sample{figures: []float64{
 		float64(most) * float64(o.Backends) / float64(o.Requests), part(left), part(innocent), part(moved),
 	}}

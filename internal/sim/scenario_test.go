@@ -139,6 +139,9 @@ func TestFlapping(t *testing.T) {
 // The remaining stories come out as their documentation says.
 func TestOtherScenarios(t *testing.T) {
 	whole(t)
+	if r := hotKey.Run(Options{Seeds: 3, Requests: 2000, Policies: []string{"maglev"}}); r.Cell("maglev, no bound", "busiest").High < 1.1*r.Cell("maglev, no bound", "busiest").Low {
+		t.Error("the seed does not change which servers have the hot keys")
+	}
 	hold(t, hotKey.Run(Options{Seeds: max(1, 2/slower), Requests: 10_000}), []claim{
 		{"maglev, no bound", "kept", 1, 1}, {"maglev, 1.25", "kept", 0.5, 0.99},
 		{"maglev, 1.25", "p99", 0, 500}, {"maglev, no bound", "p99", 700, many},
@@ -148,12 +151,15 @@ func TestOtherScenarios(t *testing.T) {
 	})
 	hold(t, zoneLoss.Run(Options{Seeds: max(1, 2/slower)}), []claim{
 		{"no zones", "local", 0.25, 0.42}, {"zones", "local", 0.9, 1}, {"zones", "errors", 0, 0.01}, {"no zones", "errors", 0, 0.01},
+		{"no zones", "first", 1500, many}, {"no zones, connect 200ms", "first", 0, 500},
 	})
 	hold(t, scaleUp.Run(Options{Seeds: 1, Policies: []string{"p2c"}, Requests: 500}), []claim{
 		{"p2c, held for good", "newcomers", 0, 0.02}, {"p2c, held 2m", "newcomers", 0.4, 0.6},
 	})
 	hold(t, staleHerd.Run(Options{Seeds: max(1, 2/slower), Requests: 10_000}), []claim{
 		{"least_request", "worse", 2, many}, {"p2c", "worse", 1, 2.2}, {"round_robin", "worse", 0.99, 1.01},
+		// With counts of their own nobody herds, and latency finds the slow one.
+		{"least_request", "own_p99", 0, 300}, {"peak_ewma", "own_p99", 0, 300}, {"peak_ewma", "own_slow", 0, 500}, {"p2c", "own_slow", 600, many},
 	})
 }
 

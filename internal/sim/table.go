@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,7 +18,7 @@ import (
 type TextOptions struct {
 	Width   int  // columns of the terminal; 0 counts as 80, less than 40 as 40
 	ASCII   bool // no character beyond ASCII
-	Moments int  // at most so many events are shown; 0 counts as 40, below 0 all are
+	Moments int  // at most so many lines of events are written, of the first row that has any; 0 counts as 15, below 0 all events of all rows are
 }
 
 // WriteText writes the report as a person reads it in a terminal: what was
@@ -30,7 +31,7 @@ func (r *Report) WriteText(w io.Writer, opt TextOptions) error {
 	}
 	opt.Width = max(opt.Width, 40)
 	if opt.Moments == 0 {
-		opt.Moments = 40
+		opt.Moments = 15
 	}
 	t := &textWriter{w: bufio.NewWriter(w), TextOptions: opt}
 	t.head(r)
@@ -231,21 +232,32 @@ func (t *textWriter) series(r *Report) {
 
 func peak(s *Series) string { return "max " + Show(largest(s.Points), s.Unit) }
 
+// moments writes what happened: a table must not drown in the events of eight
+// rows, so it is those of the first row that has any.
 func (t *textWriter) moments(r *Report) {
 	if len(r.Moments) == 0 {
 		return
 	}
-	t.line("")
-	t.line("events")
+	shown := r.Moments
 	rows, who := 0, 0
-	for _, m := range r.Moments {
-		rows, who = max(rows, width(m.Row)), max(who, width(m.Who))
-	}
-	for i, m := range r.Moments {
-		if t.Moments >= 0 && i == t.Moments {
-			t.line(fmt.Sprintf("  and %d more; --json has all of them", len(r.Moments)-i))
-			return
+	title := "events"
+	if t.Moments >= 0 {
+		first := shown[0].Row
+		shown = slices.DeleteFunc(slices.Clone(shown), func(m Moment) bool { return m.Row != first })
+		if first != "" {
+			title += " of '" + first + "'"
 		}
+	}
+	for _, m := range shown {
+		if t.Moments < 0 {
+			rows = max(rows, width(m.Row))
+		}
+		who = max(who, width(m.Who))
+	}
+	t.line("")
+	t.line(title)
+	lines := 0
+	for i, m := range shown {
 		head := fmt.Sprintf("%9s  ", showTime(m.At))
 		if rows > 0 {
 			head += m.Row + strings.Repeat(" ", rows-width(m.Row)) + "  "
@@ -253,17 +265,27 @@ func (t *textWriter) moments(r *Report) {
 		if who > 0 {
 			head += m.Who + strings.Repeat(" ", who-width(m.Who)) + "  "
 		}
-		t.hanging(head, m.What)
+		text := t.hanging(head, m.What)
+		if lines += len(text); t.Moments >= 0 && lines > t.Moments && i > 0 {
+			shown = shown[:i]
+			break
+		}
+		for _, line := range text {
+			t.line(line)
+		}
+	}
+	if n := len(r.Moments) - len(shown); n > 0 {
+		t.line(fmt.Sprintf("  and %d more; --json has all of them", n))
 	}
 }
 
-// hanging writes a text behind a head, its further lines below the text.
-func (t *textWriter) hanging(head, s string) {
+// hanging breaks a text behind a head into lines, the further ones below the text.
+func (t *textWriter) hanging(head, s string) (out []string) {
 	indent := min(width(head), t.Width-20)
 	at, begun := head, false
 	for word := range strings.FieldsSeq(s) {
 		if begun && width(at)+1+width(word) > t.Width {
-			t.line(at)
+			out = append(out, at)
 			at, begun = strings.Repeat(" ", indent), false
 		}
 		if begun {
@@ -271,7 +293,7 @@ func (t *textWriter) hanging(head, s string) {
 		}
 		at, begun = at+word, true
 	}
-	t.line(at)
+	return append(out, at)
 }
 
 // showTime shows an instant of a run: 0.5s, 12.3s, 4m05.0s.
