@@ -49,7 +49,7 @@ func newWorld(t *testing.T) *world {
 // configuration writes a random one.
 func (w *world) configuration(rng *rand.Rand) string {
 	var b strings.Builder
-	b.WriteString("listeners:\n  web:\n    bind: \"127.0.0.1:0\"\n    routes:\n")
+	b.WriteString("admin: {bind: \"127.0.0.1:0\"}\nlisteners:\n  web:\n    bind: \"127.0.0.1:0\"\n    routes:\n")
 	pools := 1 + rng.IntN(3)
 	for i := range 1 + rng.IntN(4) {
 		fmt.Fprintf(&b, "      - {name: r%d, match: {", i)
