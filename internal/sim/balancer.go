@@ -310,6 +310,9 @@ func (e *errand) word(o health.ProbeOutcome, cause health.Cause, status int) {
 	e.result = health.ProbeResult{Outcome: o, Cause: cause, Status: status}
 	if o != health.Pass {
 		e.result.Error = cause.String()
+		if cause == health.CauseStatus {
+			e.result.Error += " " + strconv.Itoa(status) // as a prober says it
+		}
 	}
 	if s := e.l.server; s != nil && s.cfg.Reports && cause != health.CauseRefused && cause != health.CauseNoRoute {
 		e.result.Load, e.result.HasLoad = s.Load(), true

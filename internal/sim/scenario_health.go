@@ -81,9 +81,9 @@ var dbBlip = &Scenario{
 	Defaults: Options{Policies: []string{"p2c"}, Duration: 90 * time.Second, Backends: 6, Load: 0.6},
 	columns: []Column{
 		{Name: "errors", Title: "errors", Unit: Part},
-		{Name: "during", Title: "errors during", Unit: Part},
-		{Name: "least", Title: "least serving", Unit: Count},
-		{Name: "after", Title: "errors after", Unit: Part},
+		{Name: "during", Title: "during", Unit: Part},
+		{Name: "least", Title: "least", Unit: Count},
+		{Name: "after", Title: "after", Unit: Part},
 		{Name: "p99", Title: "p99 during", Unit: Millis, Chart: true},
 	},
 	variants: func(o *Options) []variant {
@@ -95,7 +95,7 @@ var dbBlip = &Scenario{
 		}
 	},
 	notes: func(*Options) []string {
-		return []string{"'least serving' is the least number of servers that were given requests within one second, once the first verdicts are 5 s old. 'after' begins 5 s after the database is back. " +
+		return []string{"'during' and 'after' are errors, too. 'least' is the least number of servers that were given requests within one second, once the first verdicts are 5 s old. 'after' begins 5 s after the database is back. " +
 			"In 'traffic too' every answer is an error, and checks are right to say so: servers are taken out one after another, the last two have lines of 3 s before panic begins, and the p99 is that of errors that waited there."}
 	},
 }
