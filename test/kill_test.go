@@ -94,8 +94,9 @@ pools:
 		t.Errorf("out of rotation after %s; weir check promises %s", took, limit)
 	}
 	frozen.signal(syscall.SIGCONT)
-	eventually(t, 30*time.Second, "back in rotation", func() bool {
-		return w.backends(t, "app")["frozen"].Share == 1
+	eventually(t, 30*time.Second, "back in rotation", func() bool { // its slow start takes longer
+		b := w.backends(t, "app")["frozen"]
+		return b.Health == "healthy" && b.Share > 0
 	})
 }
 
