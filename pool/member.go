@@ -178,8 +178,8 @@ func (m *member) observe(p *Pool, began balance.Instant, o *Outcome) {
 	if o.HasLoad || o.Overloaded || o.Status == 429 || o.RetryAfter {
 		m.strained(began, o)
 	}
-	if !p.twoClients.Load() {
-		p.seeClient(o.Client)
+	if !p.clients.two.Load() {
+		p.clients.see(o.Client)
 	}
 	if o.Status >= 500 {
 		m.badAnswer(began, o)

@@ -60,7 +60,7 @@ func (c *core) outliers(now balance.Instant) {
 	}
 	st.outliersAt = now.Add(outlierEvery)
 	st.sampled, st.samples = st.sampled[:0], st.samples[:0]
-	poolTwo := c.hot.twoClients.Load() || st.twoBefore
+	poolTwo := c.hot.clients.two.Load() || st.twoBefore
 	requests, failures := uint64(0), uint64(0)
 	tardy := false // somebody's mean is such that its median may be dead slow
 	for _, m := range c.order {

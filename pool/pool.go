@@ -23,16 +23,15 @@ type Pool struct {
 	stopped chan struct{}
 
 	// Read by every request, written seldom.
-	set        atomic.Pointer[settings]
-	view       atomic.Pointer[view]
-	mean       atomic.Int64  // nanoseconds, by which failed attempts are charged
-	meanAsked  atomic.Bool   // the core knows that it is wanted
-	refused    atomic.Uint64 // requests refused because everyone was full, with Overload.QueueFull
-	twoClients atomic.Bool   // requests of two client addresses were seen in this window
-	client     atomic.Uint64
-	ready      atomic.Bool
-	marked     atomic.Pointer[member] // members with marks, a stack
-	builds     atomic.Uint64
+	set       atomic.Pointer[settings]
+	view      atomic.Pointer[view]
+	mean      atomic.Int64  // nanoseconds, by which failed attempts are charged
+	meanAsked atomic.Bool   // the core knows that it is wanted
+	refused   atomic.Uint64 // requests refused because everyone was full, with Overload.QueueFull
+	clients   addresses     // of answers in this window
+	ready     atomic.Bool
+	marked    atomic.Pointer[member] // members with marks, a stack
+	builds    atomic.Uint64
 
 	_        [64]byte
 	total    balance.Total // only for policies that ask for it
@@ -243,20 +242,4 @@ func (p *Pool) poke() {
 	case p.wakeup <- struct{}{}:
 	default:
 	}
-}
-
-// seeClient notes the client address of an answer until two were seen.
-func (p *Pool) seeClient(c uint64) {
-	if c == 0 {
-		return
-	}
-	if first := p.client.Load(); first != c && (first != 0 || !p.client.CompareAndSwap(0, c)) {
-		p.twoClients.Store(true)
-	}
-}
-
-// forgetClients begins a new window and returns whether the last one saw two.
-func (p *Pool) forgetClients() bool {
-	p.client.Store(0)
-	return p.twoClients.Swap(false)
 }

@@ -110,7 +110,7 @@ func (c *core) weighPressure(now balance.Instant, m *member) {
 	cur := m.pressed()
 	count, answers := cur.signs-x.base[0].signs, cur.answers-x.base[0].answers
 	two := m.signs.who.two.Load() || x.before
-	poolTwo := c.hot.twoClients.Load() || c.stats.twoBefore
+	poolTwo := c.hot.clients.two.Load() || c.stats.twoBefore
 	if x.Ready(now, time.Duration(s.ewma)) && health.OverloadDue(count, max(answers, count), two, poolTwo) {
 		c.relieve(now, m, fmt.Sprintf("%d signs of overload in %d answers", count, answers))
 		return

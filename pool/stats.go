@@ -195,7 +195,7 @@ func (c *core) shareEjects(now balance.Instant, m *member) bool {
 	mine := m.tally()
 	bad, answers := mine.bad-s.base[0].bad, mine.answers-s.base[0].answers
 	two := m.errWho.two.Load() || s.errTwoBefore
-	poolTwo := c.hot.twoClients.Load() || c.stats.twoBefore
+	poolTwo := c.hot.clients.two.Load() || c.stats.twoBefore
 	if !health.ShareEjects(bad, answers, 0, 0, two, poolTwo) {
 		return false // whatever the others' share
 	}
@@ -273,7 +273,7 @@ func (c *core) turnShares(now balance.Instant) {
 		s.errTwoBefore = m.errWho.forget()
 		s.failTwoBefore = m.failings.who.forget()
 	}
-	st.twoBefore = c.hot.forgetClients()
+	st.twoBefore = c.hot.clients.forget()
 }
 
 // forgetWindows begins a member's windows anew: for 5xx shares, success rate and
