@@ -5,6 +5,7 @@ package pool
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -174,7 +175,16 @@ func (g *game) update() {
 		}
 		specs = append(specs, s)
 	}
-	g.p.Update(specs)
+	if g.rnd%3 != 2 { // by what the picks have drawn: plays that were kept go on meaning what they did
+		g.p.Update(specs)
+		return
+	}
+	id := fmt.Sprint("b", g.rnd/3%uint64(g.ids))
+	g.p.Dismiss(id, specs, time.Duration(int64(g.rnd/64%4)-1)*time.Second)
+	named := slices.ContainsFunc(specs, func(s Spec) bool { return s.ID == id })
+	if o, _ := g.p.Overridden(id); !named && (o.Admin != nil || o.Weight != nil) {
+		g.t.Errorf("%s was dismissed, and is still overridden: %+v", id, o)
+	}
 }
 
 func (g *game) override() {

@@ -3,6 +3,7 @@
 package pool
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -223,9 +224,42 @@ func (c *core) remove(now balance.Instant, m *member) {
 	c.countOut(m)
 	c.dirty = true
 	c.notice(m, Notice{Kind: Removed, Left: m.b.InFlight()})
-	c.drain(m, 0)
+	grace := time.Duration(0)
+	if s.spec.ID == c.dismissed {
+		grace = c.grace
+	}
+	c.drain(m, grace)
 	if m.b.InFlight() == 0 {
 		c.retire(m)
+	}
+}
+
+// dismiss takes an id out of the membership by somebody's word, and with it the
+// operator's.
+func (c *core) dismiss(now balance.Instant, id string, specs []Spec, deadline time.Duration) {
+	c.dismissed, c.grace = id, deadline
+	c.update(now, specs)
+	c.dismissed, c.grace = "", 0
+	if c.byID[id] != nil || c.outside[id] {
+		return
+	}
+	delete(c.overrides, id)
+	var of []*member // one address of an id may have followed another
+	for _, m := range c.leaving {
+		if m.core.spec.ID == id && deadline != 0 {
+			of = append(of, m)
+		}
+	}
+	slices.SortFunc(of, func(a, b *member) int { return cmp.Compare(a.seq, b.seq) })
+	for _, m := range of {
+		s := m.core
+		s.deadline = now.Add(max(deadline, 0))
+		if deadline > 0 {
+			c.timers.set(m, timerDrain, s.deadline)
+			continue
+		}
+		c.timers.stop(m, timerDrain)
+		c.drainOver(m)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"math"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/weirlb/weir/balance"
 	"github.com/weirlb/weir/health"
@@ -110,6 +111,20 @@ func (p *Pool) Update(specs []Spec) {
 	p.poke()
 }
 
+// Dismiss is Update for a membership that a backend is no longer part of because
+// somebody said so: what the operator said of id is forgotten, and what is in
+// flight on it has until deadline (0: the pool's, negative: it is cut now). Said
+// again while work is in flight it moves the deadline. A backend that specs name
+// stays.
+func (p *Pool) Dismiss(id string, specs []Spec, deadline time.Duration) {
+	p.mu.Lock()
+	if !p.closed {
+		p.step(event{kind: evDismiss, id: id, specs: specs, deadline: deadline})
+	}
+	p.mu.Unlock()
+	p.poke()
+}
+
 // Override puts the operator's word about a backend into force at once. It
 // outlives Update, also while the backend is away or in the subsets of other
 // balancers only. An id that the last Update did not name is ErrUnknownBackend.
@@ -122,6 +137,27 @@ func (p *Pool) Override(id string, o Override) error {
 	p.step(event{kind: evOverride, id: id, override: o})
 	p.poke()
 	return nil
+}
+
+// Overridden returns the operator's word about an id that the last Update named,
+// here or in the subsets of other balancers: Admin is nil where there is none,
+// so is Weight. since is when the latest part of it was said.
+func (p *Pool) Overridden(id string) (o Override, since balance.Instant) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w := p.core.overrides[id]
+	if w == nil {
+		return Override{}, 0
+	}
+	if w.hasAdmin {
+		word := w.admin
+		o.Admin, o.Deadline, since = &word, w.deadline, w.adminSince
+	}
+	if w.hasWeight {
+		n := w.weight
+		o.Weight, since = &n, max(since, w.weightSince)
+	}
+	return o, since
 }
 
 // Ready reports that the first round of probes is over or 5 s have passed.

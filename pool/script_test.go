@@ -23,6 +23,7 @@ var rewrite = flag.Bool("rewrite", false, "rewrite testdata/*.txt with what happ
 //
 //	pool KEY=VALUE...        a new pool; see (*script).pool for keys
 //	update ID[,KEY=VALUE]... the whole membership; keys weight, url, backup, priority, zone
+//	dismiss ID D UPDATE...   the membership without ID, with D (0, cut or a duration) for what it has in flight
 //	at DURATION              time passes up to the instant, stepwise
 //	auto ID|all ANSWER       probes of the backend are answered at once, silently
 //	probe ID ANSWER          answers the probe under way; sent=DURATION shifts its sending
@@ -184,6 +185,12 @@ func (s *script) run(line string) {
 		s.pool(f[1:])
 	case "update":
 		s.p.Update(s.specs(f[1:]))
+	case "dismiss":
+		d := time.Duration(-1)
+		if f[2] != "cut" {
+			d = s.duration(f[2])
+		}
+		s.p.Dismiss(f[1], s.specs(f[3:]), d)
 	case "at":
 		s.at(balance.Instant(s.duration(f[1])))
 	case "auto":

@@ -19,6 +19,7 @@ const (
 	evProbe                        // m, result
 	evCrossed                      // m, marks: thresholds that requests crossed
 	evReconfigure                  // was: the settings until now
+	evDismiss                      // id, specs: the membership without it, deadline
 )
 
 // event is one input of the core.
@@ -31,6 +32,7 @@ type event struct {
 	result   health.ProbeResult
 	marks    uint32
 	was      *Config
+	deadline time.Duration
 }
 
 // effectKind is what is to be done.
@@ -83,6 +85,8 @@ type core struct {
 	byID      map[string]*member   // current members
 	leaving   map[identity]*member // removed, with work in flight
 	overrides map[string]*override
+	dismissed string        // the id that dismiss takes out just now,
+	grace     time.Duration // and the time for what it has in flight, as drain takes it
 	timers    timerHeap
 
 	tiers     []*tier         // by level; those that have members
@@ -148,6 +152,8 @@ func (c *core) step(now balance.Instant, ev event) []effect {
 		c.crossed(now, ev.m, ev.marks)
 	case evReconfigure:
 		c.reconfigure(now, ev.was)
+	case evDismiss:
+		c.dismiss(now, ev.id, ev.specs, ev.deadline)
 	}
 	c.settleRamps(now)
 	c.reckon(now)
