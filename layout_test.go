@@ -55,9 +55,10 @@ var walls = []wall{
 	{dir: "internal/engine", any: true, never: []string{"internal/demo", "internal/weirtest"}},
 	{dir: "internal/admin", ours: []string{}},
 	{dir: "internal/sim", ours: []string{"balance", "health", "pool"}, stdlib: true, pure: true},
+	{dir: "internal/systemd", ours: []string{}},
 	{dir: "internal/demo", ours: []string{}, stdlib: true},
 	{dir: "internal/weirtest", ours: []string{}, stdlib: true},
-	{dir: "cmd/weir", ours: []string{"balance", "internal/admin", "internal/config", "internal/demo", "internal/engine", "internal/lint", "internal/sim", "pool"}},
+	{dir: "cmd/weir", ours: []string{"balance", "internal/admin", "internal/config", "internal/demo", "internal/engine", "internal/lint", "internal/sim", "internal/systemd", "pool"}},
 }
 
 // unwalled are the folders that are no part of the program: they look at it from
@@ -73,6 +74,7 @@ var onlyHere = map[string][]string{
 	"github.com/goccy/go-yaml":     {"internal/config"},
 	"github.com/prometheus/":       {"internal/observe"},
 	"github.com/miekg/dns":         {"internal/upstream", "discover"},
+	"github.com/coreos/go-systemd": {"internal/systemd"},
 	"golang.org/x/net/http2":       {"internal/http2"},
 	"net/http/httputil":            {},
 	"github.com/cespare/xxhash/v2": {"internal/l7", "internal/observe"},

@@ -56,8 +56,8 @@ func bindAddress(s string) (what, fix string) {
 		}
 		return "", ""
 	}
-	if strings.HasPrefix(s, "systemd:") {
-		return "sockets handed over by systemd are not built yet in this version", "write an address such as :8080"
+	if name, ok := strings.CutPrefix(s, "systemd:"); ok {
+		return socketName(name)
 	}
 	return hostPort(s, true)
 }

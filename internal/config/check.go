@@ -87,11 +87,18 @@ func (d *decoder) checkBinds(root *node) {
 	for i, b := range all {
 		for _, a := range all[:i] {
 			if overlap(a.bind, b.bind) {
-				d.fault(b.at, b.what+" listens on "+quote(b.bind)+", which "+a.what+" has ("+quote(a.bind)+")", "give one of them another port")
+				d.fault(b.at, b.what+" listens on "+quote(b.bind)+", which "+a.what+" has ("+quote(a.bind)+")", "give one of them another"+portOrName(b.bind))
 				break
 			}
 		}
 	}
+}
+
+func portOrName(bind string) string {
+	if strings.HasPrefix(bind, "systemd:") {
+		return " socket"
+	}
+	return " port"
 }
 
 // overlap reports whether two sockets cannot both be bound.
@@ -100,6 +107,9 @@ func overlap(a, b string) bool {
 	pathB, unixB := strings.CutPrefix(b, "unix:")
 	if unixA || unixB {
 		return unixA && unixB && path.Clean(pathA) == path.Clean(pathB)
+	}
+	if strings.HasPrefix(a, "systemd:") || strings.HasPrefix(b, "systemd:") {
+		return a == b // where the manager has bound them does not show in the text
 	}
 	hostA, portA := splitBind(a)
 	hostB, portB := splitBind(b)
@@ -174,7 +184,7 @@ func (p *Plan) OwnService(address string) string {
 // reaches reports whether connecting to an address of this machine's, as far as
 // the text tells, arrives at a bind.
 func reaches(address, bind string) bool {
-	if strings.HasPrefix(bind, "unix:") {
+	if strings.HasPrefix(bind, "unix:") || strings.HasPrefix(bind, "systemd:") {
 		return false
 	}
 	host, port := splitBind(address)

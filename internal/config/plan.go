@@ -23,6 +23,7 @@ type Plan struct {
 	Status   Status
 	Log      Log
 	Shutdown Shutdown
+	Reload   Reload
 	Limits   Limits
 	Metrics  Metrics
 	// TrustedWeirs are the addresses whose X-Weir-* request headers are believed.
@@ -142,7 +143,7 @@ type Front struct {
 type Listener struct {
 	Name           string
 	Pos            Position
-	Bind           []string       // host:port, :port or unix:/path
+	Bind           []string       // host:port, :port, unix:/path or systemd:NAME
 	Protocol       string         // http
 	TLS            *ListenerTLS   // nil: plain
 	MaxHeaderBytes int64          // http.max_header_bytes

@@ -33,6 +33,7 @@ func init() {
 			offMeans(func(s *Status) { s.Bind = "" }),
 		keys("log", "what is written where", func(p *Plan) *Log { return &p.Log }, logFields),
 		keys("shutdown", "both run from the signal", func(p *Plan) *Shutdown { return &p.Shutdown }, shutdownFields).checked(checkShutdown),
+		keys("reload", "reading the configuration again", func(p *Plan) *Reload { return &p.Reload }, reloadFields),
 		keys("limits", "ceilings of the process", func(p *Plan) *Limits { return &p.Limits }, limitFields),
 		keys("metrics", "labels of metrics", func(p *Plan) *Metrics { return &p.Metrics }, metricFields),
 		keys("upgrade", "handing over to a new binary", func(p *Plan) *Plan { return p }, upgradeFields),

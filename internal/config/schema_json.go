@@ -93,7 +93,7 @@ func (s *spec) ways() []any {
 // kindWays describes the types that the documentation names.
 func kindWays(kind, rng string) []any {
 	env := reference("env")
-	if base, word, ok := cutLast(kind, " or "); ok && (word == "auto" || word == "system") {
+	if base, word, ok := cutLast(kind, " or "); ok && (word == "auto" || word == "system" || word == "on") {
 		return append(kindWays(base, rng), map[string]any{"const": word})
 	}
 	if item, ok := strings.CutPrefix(kind, "list of "); ok {

@@ -30,7 +30,7 @@ var listenersField = &several[Plan, Listener]{
 
 var listenerFields = []field[Listener]{
 	key("bind", "", oneOrMore(listOf(bindCodec, nil)), func(l *Listener) *[]string { return &l.Bind },
-		`addresses to listen on: ":443", "127.0.0.1:8080", "[::]:443", "unix:/run/weir-web.sock"`),
+		`addresses to listen on: ":443", "127.0.0.1:8080", "[::]:443", "unix:/run/weir-web.sock", "systemd:web"`),
 	key("protocol", "http", choice([]string{"http"}, "tcp", "udp", "sni", "packet"), func(l *Listener) *string { return &l.Protocol }, "what is spoken"),
 	maybe("tls", "", "present: TLS is terminated here", func(l *Listener) **ListenerTLS { return &l.TLS }, listenerTLSFields, checkListenerTLS),
 	keys("http", "HTTP", func(l *Listener) *Listener { return l }, []field[Listener]{

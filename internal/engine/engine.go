@@ -31,6 +31,13 @@ type Options struct {
 	// Load reads the configuration again, for ReloadFile and SIGHUP; nil: it came
 	// from flags.
 	Load func() (*config.Plan, error)
+	// Notify tells the service manager what the process does, as sd_notify(3)
+	// says it: one or more lines of NAME=VALUE. It is called in order, never from
+	// two goroutines at a time, and must return soon. nil: nobody listens.
+	Notify func(state string)
+	// Watchdog is within which time the service manager must hear that the process
+	// lives; 0: it does not ask.
+	Watchdog time.Duration
 }
 
 // Engine is a balancer: built by New, running between Start and the end of

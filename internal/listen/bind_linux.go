@@ -50,6 +50,9 @@ func network(where string) string {
 // CheckBind finds out whether a socket could be bound, apart from its port or
 // path being in use, as it is while another weir runs. It leaves nothing behind.
 func CheckBind(where string) error {
+	if strings.HasPrefix(where, "systemd:") {
+		return nil // only the process that the manager starts has it
+	}
 	path, ok := strings.CutPrefix(where, "unix:")
 	if !ok {
 		host, _, err := net.SplitHostPort(where)
