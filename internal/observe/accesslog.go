@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"sync"
@@ -19,11 +18,15 @@ import (
 
 // AccessLogOptions configures NewAccessLog.
 type AccessLogOptions struct {
-	Path   string       // stdout, stderr or a file's path
-	Sample float64      // share of the requests that are logged, whatever their end; 0 and 1: all
-	Query  bool         // log the query too: it may hold secrets
-	Buffer int          // bytes held for the writer; 0: 4 MiB
-	Logger *slog.Logger // told when lines are lost; nil: slog.Default()
+	Path   string        // stdout, stderr or a file's path
+	Format string        // json, common, combined or a template of package logline; empty: json
+	Sample float64       // share of the requests that are logged; 0 and 1: all
+	Always []string      // of those that sampling would leave out, which are logged nevertheless: words of Kept
+	Slow   time.Duration // so are those that took this long; 0: none
+	Query  bool          // log the query too: it may hold secrets
+	Fields []string      // fields of the request that the JSON form shows; those that hold credentials are refused
+	Buffer int           // bytes held for the writer; 0: 4 MiB
+	Logger *slog.Logger  // told when lines are lost; nil: slog.Default()
 }
 
 const (
@@ -36,7 +39,7 @@ const (
 	logEagerPart = 4        // a shard filled to 1/logEagerPart is written early
 )
 
-// AccessLog writes one JSON object per request and line. Write never waits for
+// AccessLog writes one line per request. Write never waits for
 // the file: lines go into bounded memory that one goroutine writes out, and
 // when that is full they are dropped and counted. Lines of requests that end
 // within about 20 ms of each other may be out of order; each has its time.
@@ -45,8 +48,8 @@ const (
 type AccessLog struct {
 	// Constant.
 	path   string
-	sample float64
-	query  bool
+	form   form
+	pick   sampling
 	log    *slog.Logger
 	max    int // bytes per shard
 	encode sync.Pool
@@ -85,12 +88,20 @@ func NewAccessLog(opt AccessLogOptions) (*AccessLog, error) {
 	if opt.Path == "off" || opt.Path == "none" {
 		return nil, nil
 	}
+	form, err := newForm(&opt)
+	if err != nil {
+		return nil, err
+	}
+	pick, err := newSampling(&opt)
+	if err != nil {
+		return nil, err
+	}
 	f, err := openLog(opt.Path)
 	if err != nil {
 		return nil, err
 	}
 	l := &AccessLog{
-		path: opt.Path, sample: opt.Sample, query: opt.Query, log: opt.Logger, file: f,
+		path: opt.Path, form: form, pick: pick, log: opt.Logger, file: f,
 		wake: make(chan struct{}, 1), eager: make(chan struct{}, 1),
 		quit: make(chan struct{}), done: make(chan struct{}),
 	}
@@ -159,11 +170,12 @@ func (l *AccessLog) Write(r *Record) {
 	if l == nil || l.closed.Load() {
 		return
 	}
-	if l.sample > 0 && l.sample < 1 && rand.Float64() >= l.sample {
+	rate := l.pick.rate(r)
+	if rate == 0 {
 		return
 	}
 	p := l.encode.Get().(*[]byte)
-	line := appendRecord((*p)[:0], r, l.query)
+	line := l.form.append((*p)[:0], r, rate)
 
 	// As in Series.Observe, the record's address spreads cores over shards.
 	s := &l.shards[uint64(uintptr(unsafe.Pointer(r))>>6)*0x9e3779b97f4a7c15>>(64-3)]

@@ -21,6 +21,19 @@ const (
 // appendRecord appends one line: a JSON object (RFC 8259) and a line feed. Keys
 // without a value are left out, except for those that every line has.
 func appendRecord(b []byte, r *Record, query bool) []byte {
+	b, cut := appendKeys(b, r, query)
+	return endRecord(b, cut)
+}
+
+func endRecord(b []byte, cut bool) []byte {
+	if cut {
+		b = append(b, `,"truncated":true`...)
+	}
+	return append(b, '}', '\n')
+}
+
+// appendKeys appends an object that is not closed.
+func appendKeys(b []byte, r *Record, query bool) ([]byte, bool) {
 	cut := false
 	b = append(b, `{"time":"`...)
 	b = appendTime(b, clock.Time(r.Start))
@@ -84,10 +97,7 @@ func appendRecord(b []byte, r *Record, query bool) []byte {
 	}
 	b = text(b, `,"user_agent":"`, r.UserAgent, maxLogText, &cut)
 	b = text(b, `,"detail":"`, r.Detail, maxLogText, &cut)
-	if cut {
-		b = append(b, `,"truncated":true`...)
-	}
-	return append(b, '}', '\n')
+	return b, cut
 }
 
 // text appends key, which ends with the opening quote, and the value; nothing

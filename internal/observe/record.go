@@ -26,6 +26,10 @@ type Record struct {
 	RequestID []byte
 	ClientIP  netip.Addr // after trusted forwarding headers were believed
 
+	// Request are the fields of the request as they were passed on, for logs that
+	// show one of them. nil: none.
+	Request *message.Fields
+
 	Start        balance.Instant // when the head was complete
 	Major, Minor uint8           // HTTP version spoken by the client
 	TLS          bool
