@@ -6,6 +6,7 @@ set -euo pipefail
 declare -A need=(
   [curl]=curl [nginx]=nginx-light [haproxy]=haproxy [wrk]=wrk [ip]=iproute2
   [knotd]=knot [node]=nodejs [gcc]="gcc libc6-dev"
+  [promtool]=prometheus
 )
 missing=()
 for cmd in "${!need[@]}"; do
