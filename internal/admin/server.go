@@ -31,9 +31,10 @@ const (
 
 // Options configures the admin address.
 type Options struct {
-	Bind       string   // host:port or unix:/path
-	TokenFile  string   // required unless Bind is loopback or a socket file
-	Hosts      []string // further names under which the address may be reached
+	Bind       string       // host:port or unix:/path
+	Listener   net.Listener // the socket of Bind, the server's to close; nil: the server binds it
+	TokenFile  string       // required unless Bind is loopback or a socket file
+	Hosts      []string     // further names under which the address may be reached
 	Controller Controller
 	Metrics    http.Handler
 	Logger     *slog.Logger // nil: slog.Default()
@@ -42,6 +43,7 @@ type Options struct {
 // StatusOptions configures the read-only status address.
 type StatusOptions struct {
 	Bind       string
+	Listener   net.Listener // as in Options
 	Controller Controller
 	Metrics    http.Handler
 	Logger     *slog.Logger
@@ -78,7 +80,7 @@ func Listen(opt Options) (*Server, error) {
 	registerHealth(mux, opt.Controller, opt.Metrics)
 	registerUI(mux)
 	registerPprof(mux, g)
-	s, err := listen("admin", opt.Bind, g.wrap(mux), opt.Logger)
+	s, err := listen("admin", opt.Bind, opt.Listener, g.wrap(mux), opt.Logger)
 	if err == nil {
 		s.http.RegisterOnShutdown(closing)
 	}
@@ -102,7 +104,7 @@ func ListenStatus(opt StatusOptions) (*Server, error) {
 		}
 		mux.ServeHTTP(w, r)
 	})
-	return listen("status", opt.Bind, h, opt.Logger)
+	return listen("status", opt.Bind, opt.Listener, h, opt.Logger)
 }
 
 // network keeps 0.0.0.0 to IPv4: "tcp" would make it [::], open to both.
@@ -129,10 +131,12 @@ func loopback(bind string) bool {
 	return err == nil && ip.Unmap().IsLoopback()
 }
 
-func listen(what, bind string, h http.Handler, log *slog.Logger) (*Server, error) {
+func listen(what, bind string, bound net.Listener, h http.Handler, log *slog.Logger) (*Server, error) {
 	s := &Server{served: make(chan struct{}), cleanup: func() {}}
 	var err error
-	if path, ok := strings.CutPrefix(bind, "unix:"); ok {
+	if bound != nil {
+		s.listener = bound
+	} else if path, ok := strings.CutPrefix(bind, "unix:"); ok {
 		s.listener, s.cleanup, err = listenUnix(path)
 	} else {
 		lc := net.ListenConfig{}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/weirlb/weir/internal/config"
 	"github.com/weirlb/weir/internal/l7"
+	"github.com/weirlb/weir/internal/listen"
 	"github.com/weirlb/weir/internal/observe"
 	"github.com/weirlb/weir/internal/probe"
 	"github.com/weirlb/weir/internal/upstream"
@@ -31,6 +32,9 @@ type Options struct {
 	// Load reads the configuration again, for ReloadFile and SIGHUP; nil: it came
 	// from flags.
 	Load func() (*config.Plan, error)
+	// Sockets has what was inherited, and is asked for every listening socket;
+	// nil: an empty set.
+	Sockets *listen.Sockets
 	// Notify tells the service manager what the process does, as sd_notify(3)
 	// says it: one or more lines of NAME=VALUE. It is called in order, never from
 	// two goroutines at a time, and must return soon. nil: nobody listens.
@@ -85,6 +89,9 @@ func New(plan *config.Plan, opt Options) (*Engine, error) {
 		pools: make(map[string]*livePool), limiters: make(map[limiterKey]*l7.Limiter),
 		quit: make(chan struct{}),
 	}
+	if e.opt.Sockets == nil {
+		e.opt.Sockets = listen.NewSockets()
+	}
 	if e.log == nil {
 		e.level.Set(levelOf(&plan.Log))
 		e.log = newLogger(opt.Stderr, &e.level)
@@ -92,9 +99,9 @@ func New(plan *config.Plan, opt Options) (*Engine, error) {
 	e.metrics = observe.NewMetrics(observe.MetricsOptions{
 		Version: opt.Version, ExactCodes: plan.Metrics.Codes == "exact", BackendSeries: backendSeries(plan),
 	})
-	if a := &plan.Log.Access; !a.Off {
+	if !plan.Log.Access.Off {
 		var err error
-		if e.access, err = observe.NewAccessLog(observe.AccessLogOptions{Path: a.Path, Sample: a.Sample, Logger: e.log}); err != nil {
+		if e.access, err = observe.NewAccessLog(accessOptions(plan, e.log)); err != nil {
 			return nil, err
 		}
 	}

@@ -5,6 +5,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"time"
 
@@ -32,18 +33,32 @@ func newOps(e *Engine, plan *config.Plan) (*ops, error) {
 		o.servers = append(o.servers, s)
 		return opsAddr(s.Addr()), nil
 	}
-	var err error
+	bind := func(what, bind string) (net.Listener, error) {
+		k, err := e.opt.Sockets.TakePrivate(bind)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("%s: %w", what, err), o.close())
+		}
+		return k.Listener(), nil
+	}
 	if a := &plan.Admin; a.Bind != "" {
+		ln, err := bind("admin", a.Bind)
+		if err != nil {
+			return nil, err
+		}
 		if o.adminAddr, err = add(admin.Listen(admin.Options{
-			Bind: a.Bind, TokenFile: a.TokenFile, Hosts: a.Hosts,
+			Bind: a.Bind, Listener: ln, TokenFile: a.TokenFile, Hosts: a.Hosts,
 			Controller: e, Metrics: e.metrics.Handler(), Logger: e.log,
 		})); err != nil {
 			return nil, err
 		}
 	}
-	if bind := plan.Status.Bind; bind != "" {
+	if where := plan.Status.Bind; where != "" {
+		ln, err := bind("status", where)
+		if err != nil {
+			return nil, err
+		}
 		if o.statusAddr, err = add(admin.ListenStatus(admin.StatusOptions{
-			Bind: bind, Controller: e, Metrics: e.metrics.Handler(), Logger: e.log,
+			Bind: where, Listener: ln, Controller: e, Metrics: e.metrics.Handler(), Logger: e.log,
 		})); err != nil {
 			return nil, err
 		}

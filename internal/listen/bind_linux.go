@@ -17,9 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bind opens one listening socket. Options that accepted sockets inherit are
+// bindOne opens one listening socket. Options that accepted sockets inherit are
 // set here once, not on every connection.
-func bind(ctx context.Context, where string, keepAlive time.Duration) (net.Listener, error) {
+func bindOne(ctx context.Context, where string, keepAlive time.Duration) (acceptor, error) {
 	lc := net.ListenConfig{KeepAlive: -1}
 	lc.SetMultipathTCP(false)
 	if path, ok := strings.CutPrefix(where, "unix:"); ok {
@@ -32,7 +32,7 @@ func bind(ctx context.Context, where string, keepAlive time.Duration) (net.Liste
 	if err != nil {
 		return nil, fmt.Errorf("bind %s: %w", where, err)
 	}
-	return ln, nil
+	return ln.(acceptor), nil //nolint:errcheck,forcetypeassert // what ListenConfig makes for tcp and unix is one
 }
 
 // network keeps 0.0.0.0 to IPv4: "tcp" would make it [::], open to both.
@@ -101,7 +101,7 @@ func inherit(c syscall.RawConn, idle time.Duration) error {
 
 // bindUnix binds a path. A socket file that a dead process left behind is
 // removed; one that somebody answers on is not.
-func bindUnix(ctx context.Context, lc *net.ListenConfig, path string) (net.Listener, error) {
+func bindUnix(ctx context.Context, lc *net.ListenConfig, path string) (acceptor, error) {
 	if path == "" {
 		return nil, errors.New("bind unix: the path is empty")
 	}
@@ -118,7 +118,9 @@ func bindUnix(ctx context.Context, lc *net.ListenConfig, path string) (net.Liste
 	if err != nil {
 		return nil, fmt.Errorf("bind unix:%s: %w", path, err)
 	}
-	return ln, nil
+	u := ln.(*net.UnixListener) //nolint:errcheck,forcetypeassert // "unix" makes no other
+	u.SetUnlinkOnClose(false)   // a successor may have the path by then
+	return u, nil
 }
 
 func abandoned(path string) bool {

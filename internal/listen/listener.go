@@ -71,10 +71,13 @@ func Listen(opt Options) (*Listener, error) {
 		l.crypto = netconn.NewTurns(opt.MaxHandshakes)
 	}
 	for _, where := range opt.Bind {
-		ln, err := bind(context.Background(), where, opt.KeepAlive)
+		ln, err := bindOne(context.Background(), where, opt.KeepAlive)
 		if err != nil {
 			l.closeSockets()
 			return nil, fmt.Errorf("listener %s: %w", opt.Name, err)
+		}
+		if u, ok := ln.(*net.UnixListener); ok {
+			u.SetUnlinkOnClose(true)
 		}
 		l.lns = append(l.lns, ln)
 	}

@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package listen
+
+import (
+	"errors"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// linger is how long a socket that is given up still accepts those that are in
+// the middle of their handshake: about a round trip to the other side of the
+// world. New ones are no longer let in meanwhile.
+const linger = 250 * time.Millisecond
+
+// acceptor is a listening socket of the net package.
+type acceptor interface {
+	net.Listener
+	syscall.Conn
+	SetDeadline(time.Time) error
+}
+
+// server is who serves what a socket accepts.
+type server interface {
+	// accepted is called with one connection after the other and returns soon,
+	// at the latest when t is over. False: it has stopped, and did not touch nc.
+	accepted(nc net.Conn, t *turn) bool
+	// failed is called when accepting failed.
+	failed(err error)
+}
+
+// turn is one server's time on a socket.
+type turn struct {
+	srv   server
+	over  chan struct{} // closed when another one's begins
+	ended chan struct{} // closed when nothing more can come
+}
+
+// open is one listening socket and its accept loop.
+type open struct {
+	// Constant.
+	set       *Sockets
+	bind      string
+	addr      net.Addr
+	ln        acceptor
+	path      string      // of a socket file that is removed at the end
+	file      os.FileInfo // as it was made; another one's is left alone
+	inherited bool        // somebody outside may have it, too
+
+	now      atomic.Pointer[turn]
+	delivery sync.Mutex // held while one connection is handed over
+
+	// Guarded by set.mu.
+	holds   int
+	claimed bool // was held once
+	handed  bool // a duplicate went out
+	running bool // there is an accept loop
+	ending  chan struct{}
+	closeAt time.Time // with ending: when it closes
+	deaf    bool      // lets no new client in
+}
+
+// Socket is a hold on an open socket.
+type Socket struct {
+	o      *open
+	mu     sync.Mutex
+	closed bool
+	mine   *turn // of this hold; nil before serve
+}
+
+// hold is called under set.mu.
+func (o *open) hold() *Socket {
+	o.holds++
+	o.claimed = true
+	if o.ending != nil { // it is wanted again: nothing has happened
+		o.ending = nil
+		if o.deaf {
+			o.deaf = false
+			_ = hear(o.ln)
+		}
+		_ = o.ln.SetDeadline(time.Time{})
+	}
+	return &Socket{o: o}
+}
+
+// Addr returns where the socket is bound.
+func (k *Socket) Addr() net.Addr { return k.o.addr }
+
+// Bind returns what the socket was asked for as.
+func (k *Socket) Bind() string { return k.o.bind }
+
+// Close gives back the hold. The last one closes the socket: new clients are
+// refused, those that are connected or about to be are still accepted and
+// served by whoever served it, which takes up to a quarter of a second. Close
+// does not wait for that; Done tells. Further calls do nothing.
+func (k *Socket) Close() error { return k.release(linger) }
+
+func (k *Socket) release(grace time.Duration) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.closed {
+		return nil
+	}
+	k.closed = true
+	o := k.o
+	o.set.mu.Lock()
+	defer o.set.mu.Unlock()
+	if o.holds--; o.holds > 0 {
+		return nil
+	}
+	if !o.running {
+		return o.shut()
+	}
+	if o.alien() || o.path != "" {
+		grace = 0
+	}
+	o.ending, o.closeAt = make(chan struct{}), time.Now().Add(grace)
+	close(o.ending)
+	if o.path != "" || !o.isTCP() {
+		o.forget() // its path is free at once
+	}
+	return o.ln.SetDeadline(time.Unix(1, 0)) // wakes the loop
+}
+
+// Done returns a channel that is closed when, after Close or after another
+// holder began to serve, nothing more is delivered to who served through this
+// hold. Without anybody it is closed.
+func (k *Socket) Done() <-chan struct{} {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.mine == nil {
+		c := make(chan struct{})
+		close(c)
+		return c
+	}
+	return k.mine.ended
+}
+
+// serve makes srv the one who serves the socket and returns when nobody else
+// gets anything from it any more.
+func (k *Socket) serve(srv server) {
+	o := k.o
+	t := &turn{srv: srv, over: make(chan struct{}), ended: make(chan struct{})}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.closed {
+		close(t.ended)
+		k.mine = t
+		return
+	}
+	k.mine = t
+	o.set.mu.Lock()
+	old := o.now.Swap(t)
+	if !o.running {
+		o.running = true
+		go o.loop()
+	}
+	o.set.mu.Unlock()
+	if old != nil {
+		close(old.over)
+		o.delivery.Lock()
+		o.delivery.Unlock() //nolint:staticcheck // waits for a delivery to the old one, which ends because its turn is over
+		close(old.ended)
+	}
+}
+
+// loop accepts until the last hold is gone.
+func (o *open) loop() {
+	var backoff time.Duration
+	for {
+		nc, err := o.ln.Accept()
+		switch {
+		case err == nil:
+			backoff = 0
+			o.deliver(nc)
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			if o.end() {
+				return
+			}
+		case errors.Is(err, syscall.ECONNABORTED): // the client left while it waited; not our trouble
+		default:
+			o.now.Load().srv.failed(err)
+			backoff = min(max(2*backoff, 5*time.Millisecond), time.Second)
+			o.rest(backoff)
+		}
+	}
+}
+
+// rest pauses after a failure, unless something changes.
+func (o *open) rest(d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-o.now.Load().over:
+	case <-o.whenEnding():
+	}
+}
+
+func (o *open) whenEnding() <-chan struct{} {
+	o.set.mu.Lock()
+	defer o.set.mu.Unlock()
+	return o.ending
+}
+
+// deliver hands a connection to whoever serves the socket now.
+func (o *open) deliver(nc net.Conn) {
+	for {
+		o.delivery.Lock()
+		t := o.now.Load()
+		taken := t.srv.accepted(nc, t)
+		o.delivery.Unlock()
+		if taken {
+			return
+		}
+		select { // nobody is there for a moment
+		case <-t.over:
+		case <-o.whenEnding():
+			_ = nc.Close()
+			return
+		case <-time.After(linger): // looks again whether the socket has come to its end
+		}
+	}
+}
+
+// end is called when the loop was woken. It finishes the socket if nobody holds
+// it, and reports that.
+func (o *open) end() bool {
+	s := o.set
+	s.mu.Lock()
+	if o.ending == nil {
+		s.mu.Unlock()
+		return false
+	}
+	wait := time.Until(o.closeAt)
+	if !o.deaf && !o.alien() {
+		o.deaf = deafen(o.ln) == nil
+	}
+	if wait > 0 && o.deaf {
+		_ = o.ln.SetDeadline(o.closeAt)
+		s.mu.Unlock()
+		return false
+	}
+	s.mu.Unlock()
+	for range maxDrain {
+		if !pending(o.ln) {
+			break
+		}
+		_ = o.ln.SetDeadline(time.Now().Add(linger)) // a successor may take it first
+		if nc, err := o.ln.Accept(); err == nil {
+			o.deliver(nc)
+		}
+	}
+	s.mu.Lock()
+	if o.ending == nil {
+		_ = o.ln.SetDeadline(time.Time{})
+		s.mu.Unlock()
+		return false
+	}
+	_ = o.shut()
+	t := o.now.Load()
+	s.mu.Unlock()
+	close(t.ended)
+	return true
+}
+
+// maxDrain bounds what one socket still accepts at its end where new clients
+// cannot be kept out: the largest accept queue that is usual.
+const maxDrain = 4096
+
+// alien reports that another process may have the socket: then it is not
+// changed, and only the descriptor is closed. Called under set.mu.
+func (o *open) alien() bool { return o.inherited || o.handed }
+
+func (o *open) isTCP() bool { _, ok := o.ln.(*net.TCPListener); return ok }
+
+// shut closes the socket. Called under set.mu.
+func (o *open) shut() error {
+	err := o.ln.Close()
+	o.forget()
+	return err
+}
+
+// forget takes the socket out of the set and removes its path, unless that
+// belongs to another one meanwhile. Called under set.mu.
+func (o *open) forget() {
+	o.set.all = slices.DeleteFunc(o.set.all, func(p *open) bool { return p == o })
+	if o.path == "" || o.file == nil || o.set.keepPaths.Load() {
+		return
+	}
+	if now, err := os.Lstat(o.path); err == nil && os.SameFile(o.file, now) {
+		_ = os.Remove(o.path) // a stale file does no harm
+	}
+	o.file = nil
+}
+
+// pending reports whether a connection waits to be accepted.
+func pending(ln syscall.Conn) bool {
+	n := 0
+	_ = control(ln, func(fd int) (err error) {
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		if n, err = unix.Poll(p, 0); n > 0 && p[0].Revents&unix.POLLIN == 0 {
+			n = 0
+		}
+		return err
+	})
+	return n > 0
+}
+
+// Listener returns the socket as net/http wants it. It serves from now on;
+// closing it closes the hold. Accept returns net.ErrClosed after Close.
+func (k *Socket) Listener() net.Listener {
+	l := &queueListener{k: k, ch: make(chan net.Conn), closed: make(chan struct{})}
+	k.serve(l)
+	return l
+}
+
+// queueListener hands what a socket accepts to somebody who asks for it.
+type queueListener struct {
+	k      *Socket
+	ch     chan net.Conn
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (l *queueListener) accepted(nc net.Conn, t *turn) bool {
+	select {
+	case l.ch <- nc:
+		return true
+	case <-t.over:
+	case <-l.closed:
+	}
+	return false
+}
+
+func (l *queueListener) failed(error) {}
+
+func (l *queueListener) Accept() (net.Conn, error) {
+	select {
+	case nc := <-l.ch:
+		return nc, nil
+	case <-l.closed:
+		return nil, &net.OpError{Op: "accept", Net: l.Addr().Network(), Addr: l.Addr(), Err: net.ErrClosed}
+	}
+}
+
+func (l *queueListener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return l.k.Close()
+}
+
+func (l *queueListener) Addr() net.Addr { return l.k.Addr() }

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package listen
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// systemdPrefix begins a bind that is only ever inherited.
+const systemdPrefix = "systemd:"
+
+// Sockets are the listening sockets of the process, by the bind they were
+// asked for: "127.0.0.1:80", ":8080", "unix:/x", "systemd:NAME". A socket
+// outlives whoever serves it: it is open while anybody holds it, and moves
+// from one holder to the next without a moment in which a client is refused.
+// Sockets is safe for concurrent use. Make it with NewSockets.
+type Sockets struct {
+	keepAlive time.Duration // constant
+	keepPaths atomic.Bool
+
+	mu  sync.Mutex
+	all []*open // guarded by mu, in the order in which they came
+}
+
+// NewSockets returns an empty set.
+func NewSockets() *Sockets { return &Sockets{keepAlive: DefaultKeepAlive} }
+
+// Handed is a duplicate of a listening socket, for another process.
+type Handed struct {
+	Bind string
+	File *os.File // the receiver's to close
+}
+
+// Take returns a hold on the socket of a bind: the one that is open or was
+// inherited, whether its address was written in the same way or not, else a new
+// one. With port 0 each Take that finds none unclaimed opens a new one.
+func (s *Sockets) Take(bind string) (*Socket, error) { return s.take(bind, false) }
+
+// TakePrivate is Take for the admin address: a socket file that it makes has
+// mode 0600 from its first moment.
+func (s *Sockets) TakePrivate(bind string) (*Socket, error) { return s.take(bind, true) }
+
+func (s *Sockets) take(bind string, private bool) (*Socket, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o := s.find(bind); o != nil {
+		if private && o.path != "" {
+			if err := os.Chmod(o.path, 0o600); err != nil {
+				return nil, fmt.Errorf("bind %s: %w", bind, err)
+			}
+		}
+		return o.hold(), nil
+	}
+	if name, ok := strings.CutPrefix(bind, systemdPrefix); ok {
+		return nil, fmt.Errorf("bind %s: systemd passed no socket of that name: the socket unit needs FileDescriptorName=%s, "+
+			"its service must have started this process, and the unit must be active", bind, name)
+	}
+	o, err := s.open(bind, private)
+	if err != nil {
+		return nil, err
+	}
+	s.all = append(s.all, o)
+	return o.hold(), nil
+}
+
+// takeEvery is Take, for listeners: a name of systemd may stand for several
+// sockets.
+func (s *Sockets) takeEvery(bind string) ([]*Socket, error) {
+	if strings.HasPrefix(bind, systemdPrefix) {
+		s.mu.Lock()
+		var out []*Socket
+		for _, o := range s.all {
+			if o.bind == bind {
+				out = append(out, o.hold())
+			}
+		}
+		s.mu.Unlock()
+		if len(out) > 0 {
+			return out, nil
+		}
+	}
+	k, err := s.Take(bind)
+	if err != nil {
+		return nil, err
+	}
+	return []*Socket{k}, nil
+}
+
+// find returns the open socket of a bind. Called under mu.
+func (s *Sockets) find(bind string) *open {
+	_, port, err := net.SplitHostPort(bind)
+	anyPort := err == nil && port == "0" && !strings.HasPrefix(bind, "unix:")
+	for _, o := range s.all {
+		if o.bind == bind && !(anyPort && o.claimed) {
+			return o
+		}
+	}
+	if anyPort || err != nil {
+		return nil
+	}
+	want, err := net.ResolveTCPAddr(network(bind), bind)
+	if err != nil {
+		return nil // opening it says why
+	}
+	for _, o := range s.all {
+		if have, ok := o.addr.(*net.TCPAddr); ok && have.Port == want.Port && sameIP(have.IP, want.IP) {
+			return o
+		}
+	}
+	return nil
+}
+
+// sameIP compares addresses to bind; none written is the IPv6 wildcard, which
+// takes in IPv4.
+func sameIP(have, want net.IP) bool {
+	if want == nil {
+		want = net.IPv6unspecified
+	}
+	a, _ := netip.AddrFromSlice(have)
+	b, _ := netip.AddrFromSlice(want)
+	if a.Is4In6() || b.Is4In6() {
+		a, b = a.Unmap(), b.Unmap()
+	}
+	return a == b
+}
+
+// Inherit adopts a listening socket from outside, under the bind that the
+// configuration gives it. f is closed, whatever the outcome.
+func (s *Sockets) Inherit(bind string, f *os.File) error {
+	defer f.Close() //nolint:errcheck // the listener has a duplicate
+	ln, err := net.FileListener(f)
+	if err != nil {
+		return fmt.Errorf("inherit %s: the descriptor is no listening socket: %w", bind, err)
+	}
+	o := &open{set: s, bind: bind, addr: ln.Addr(), inherited: true}
+	switch ln := ln.(type) {
+	case *net.TCPListener:
+		o.ln = ln
+		if strings.HasPrefix(bind, "unix:") {
+			err = errors.New("it is a TCP socket")
+			break
+		}
+		var raw syscall.RawConn
+		if raw, err = ln.SyscallConn(); err == nil {
+			err = inherit(raw, s.keepAlive)
+		}
+	case *net.UnixListener:
+		ln.SetUnlinkOnClose(false)
+		o.ln = ln
+		path, ok := strings.CutPrefix(bind, "unix:")
+		switch {
+		case ok: // moved to its place, it still answers with its first name
+			o.addr = &net.UnixAddr{Name: path, Net: "unix"}
+			o.path = path
+			o.file, _ = os.Lstat(path) // gone: there is nothing to remove later
+		case !strings.HasPrefix(bind, systemdPrefix):
+			err = errors.New("it is a unix socket")
+		}
+	default:
+		err = errors.New("it is no stream socket")
+	}
+	if err == nil {
+		err = accepting(o.ln)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("inherit %s: %w", bind, err), ln.Close())
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = append(s.all, o)
+	return nil
+}
+
+// accepting refuses a socket on which nobody called listen.
+func accepting(ln syscall.Conn) error {
+	v := 0
+	err := control(ln, func(fd int) (err error) {
+		v, err = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
+		return err
+	})
+	if err == nil && v == 0 {
+		err = errors.New("the socket is not listening")
+	}
+	return err
+}
+
+// Hand duplicates every socket that is held, for another process. The
+// descriptors are closed on exec and share O_NONBLOCK with the live ones: pass
+// them over a unix socket and do not make them blocking.
+func (s *Sockets) Hand() ([]Handed, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []Handed
+	for _, o := range s.all {
+		if o.holds == 0 {
+			continue
+		}
+		err := control(o.ln, func(fd int) error {
+			dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+			if err == nil {
+				out = append(out, Handed{Bind: o.bind, File: os.NewFile(uintptr(dup), o.bind)})
+			}
+			return err
+		})
+		if err != nil {
+			for _, h := range out {
+				_ = h.File.Close()
+			}
+			return nil, fmt.Errorf("duplicate the socket of %s: %w", o.bind, err)
+		}
+		o.handed = true
+	}
+	return out, nil
+}
+
+// Unclaimed closes the sockets that were inherited and that nobody took, and
+// returns their binds.
+func (s *Sockets) Unclaimed() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []string
+	for _, o := range slices.Clone(s.all) {
+		if !o.claimed {
+			out = append(out, o.bind)
+			o.shut()
+		}
+	}
+	return out
+}
+
+// KeepPaths makes closing leave socket files and what waits in accept queues
+// alone from now on: a successor serves there.
+func (s *Sockets) KeepPaths() { s.keepPaths.Store(true) }
+
+// open makes a socket. Called under mu.
+func (s *Sockets) open(bind string, private bool) (*open, error) {
+	o := &open{set: s, bind: bind}
+	path, isUnix := strings.CutPrefix(bind, "unix:")
+	if isUnix && private && !strings.HasPrefix(path, "@") {
+		ln, err := bindPrivate(path)
+		if err != nil {
+			return nil, fmt.Errorf("bind %s: %w", bind, err)
+		}
+		o.ln, o.addr = ln, &net.UnixAddr{Name: path, Net: "unix"}
+	} else {
+		ln, err := bindOne(context.Background(), bind, s.keepAlive)
+		if err != nil {
+			return nil, err
+		}
+		o.ln, o.addr = ln, ln.Addr()
+	}
+	if isUnix && !strings.HasPrefix(path, "@") {
+		o.path = path
+		o.file, _ = os.Lstat(path)
+	}
+	return o, nil
+}
+
+// control runs fn on the descriptor of a socket.
+func control(c syscall.Conn, fn func(fd int) error) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var ferr error
+	err = raw.Control(func(fd uintptr) { ferr = fn(int(fd)) })
+	return errors.Join(err, ferr)
+}
