@@ -56,10 +56,11 @@ var walls = []wall{
 	{dir: "internal/engine", any: true, never: []string{"internal/demo", "internal/weirtest"}},
 	{dir: "internal/admin", ours: []string{}},
 	{dir: "internal/sim", ours: []string{"balance", "health", "pool"}, stdlib: true, pure: true},
+	{dir: "internal/handover", ours: []string{}, stdlib: true},
 	{dir: "internal/systemd", ours: []string{}},
 	{dir: "internal/demo", ours: []string{}, stdlib: true},
 	{dir: "internal/weirtest", ours: []string{}, stdlib: true},
-	{dir: "cmd/weir", ours: []string{"balance", "internal/admin", "internal/config", "internal/demo", "internal/engine", "internal/lint", "internal/sim", "internal/systemd", "pool"}},
+	{dir: "cmd/weir", ours: []string{"balance", "internal/admin", "internal/config", "internal/demo", "internal/engine", "internal/handover", "internal/lint", "internal/sim", "internal/systemd", "pool"}},
 }
 
 // unwalled are the folders that are no part of the program: they look at it from

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strings"
@@ -90,6 +89,7 @@ func Start(ctx context.Context, p Program, o Offer) (*Successor, error) {
 	if err != nil {
 		return nil, &Failure{OutcomeStart, "start", fmt.Errorf("a pair of sockets: %w", err)}
 	}
+	keepHere()
 	theirs := os.NewFile(uintptr(fds[1]), "handover")
 	if s.ch, err = newChannel(os.NewFile(uintptr(fds[0]), "handover")); err != nil {
 		return nil, &Failure{OutcomeStart, "start", errors.Join(err, theirs.Close())}
@@ -113,6 +113,18 @@ func Start(ctx context.Context, p Program, o Offer) (*Successor, error) {
 	}
 	return s, nil
 }
+
+// keepHere marks what is open to be closed in children. What Go opens is marked
+// already; what this process inherited from whoever started it may not be. On
+// a kernel without it (before 5.11) such descriptors travel on, as they came.
+func keepHere() {
+	const lastFD, cloexec = ^uint32(0), 4 // CLOSE_RANGE_CLOEXEC
+	_, _, _ = syscall.Syscall(sysCloseRange, pairFD, uintptr(lastFD), cloexec)
+}
+
+// sysCloseRange is the same on every architecture that Linux has numbered since
+// 2019.
+const sysCloseRange = 436
 
 // environ leaves out what systemd says to one process only: the descriptors
 // are handed over otherwise, and the watchdog is to be fed by the successor.
@@ -307,10 +319,7 @@ func (s *Successor) listen() {
 		for _, f := range files {
 			_ = f.Close()
 		}
-		if err != nil {
-			if !errors.Is(err, io.EOF) {
-				return
-			}
+		if err != nil { // the end, or something that cannot be heard
 			return
 		}
 		if m.Kind == kindWord {
