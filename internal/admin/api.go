@@ -20,9 +20,7 @@ func (a api) register(mux *http.ServeMux) {
 	mux.Handle("/api/v1/status", only(a.status, http.MethodGet))
 	mux.Handle("/api/v1/pools", only(a.pools, http.MethodGet))
 	mux.Handle("/api/v1/pools/{pool}", only(a.pool, http.MethodGet))
-	mux.Handle("/api/v1/pools/{pool}/backends/{id}", methods(map[string]http.HandlerFunc{
-		http.MethodGet: a.backend, http.MethodPatch: a.patch,
-	}))
+	a.registerBackends(mux)
 	mux.HandleFunc("/api/", func(w http.ResponseWriter, r *http.Request) {
 		problem(w, http.StatusNotFound, CodeNotFound, "no such resource: "+r.URL.Path)
 	})
@@ -35,7 +33,7 @@ func only(h http.HandlerFunc, method string) http.Handler {
 
 func methods(by map[string]http.HandlerFunc) http.Handler {
 	var allow []string
-	for _, m := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPatch} {
+	for _, m := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPatch, http.MethodDelete} {
 		if by[m] != nil || m == http.MethodHead && by[http.MethodGet] != nil {
 			allow = append(allow, m)
 		}
@@ -120,14 +118,8 @@ func fillBackend(b *Backend) {
 }
 
 func (a api) patch(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body)
-	var tooLong *http.MaxBytesError
-	switch {
-	case errors.As(err, &tooLong):
-		problem(w, http.StatusRequestEntityTooLarge, CodeBadBody, fmt.Sprintf("the body is longer than %d bytes", tooLong.Limit))
-		return
-	case err != nil:
-		problem(w, http.StatusBadRequest, CodeBadBody, "the body could not be read: "+err.Error())
+	body, ok := readBody(w, r)
+	if !ok {
 		return
 	}
 	p, err := parsePatch(body)
@@ -150,6 +142,10 @@ func refused(w http.ResponseWriter, err error) {
 		problem(w, http.StatusNotFound, CodeUnknownPool, err.Error())
 	case errors.Is(err, ErrUnknownBackend):
 		problem(w, http.StatusNotFound, CodeUnknownBackend, err.Error())
+	case errors.Is(err, ErrBadBackend):
+		problem(w, http.StatusUnprocessableEntity, CodeBadBackend, err.Error())
+	case errors.Is(err, ErrConflict):
+		problem(w, http.StatusConflict, CodeConflict, err.Error())
 	case errors.Is(err, ErrBadPatch):
 		problem(w, http.StatusUnprocessableEntity, CodeBadPatch, err.Error())
 	default:

@@ -157,7 +157,7 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte, out a
 	}
 	typ, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	switch {
-	case resp.StatusCode == http.StatusOK && typ == "application/json":
+	case (resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusCreated) && typ == "application/json":
 		if err := json.Unmarshal(text, out); err != nil {
 			return fmt.Errorf("weir at %s answered with something else than expected: %w", c.where, err)
 		}

@@ -153,7 +153,26 @@ type Backend struct {
 	LastCheck      *Check    `json:"last_check"` // null: none yet
 	History        []Change  `json:"history"`    // of state and share; oldest first, the last 16
 	Override       *Override `json:"override,omitempty"`
-	Drain          *Drain    `json:"drain,omitempty"` // while draining
+	Drain          *Drain    `json:"drain,omitempty"`  // while draining
+	Source         string    `json:"source,omitempty"` // what lists it: config, api, discovery; absent: nothing does any more
+	Added          *Added    `json:"added,omitempty"`  // with source api
+	// Removed says that it is no longer a member and finishes what is in flight.
+	Removed bool `json:"removed,omitempty"`
+	// OutsideSubset says that only other balancers use it; nothing but what the
+	// operator says is known of it here, and kept for when it comes here.
+	OutsideSubset bool `json:"outside_subset,omitempty"`
+	// LearnedIdleS is after how long the backend was seen to close idle
+	// connections, in seconds; absent: not known. weir closes before that.
+	LearnedIdleS float64 `json:"learned_idle_s,omitempty"`
+	// LoadReport is what the backend last said of its own load (ORCA); absent: it
+	// says nothing.
+	LoadReport *LoadReport `json:"load_report,omitempty"`
+}
+
+// LoadReport is a backend's own word about its load.
+type LoadReport struct {
+	Utilization float64   `json:"utilization"` // 1: all of it is used; above when it says so
+	At          time.Time `json:"at"`
 }
 
 // Latency holds milliseconds until the first byte of answers; 0: unknown.

@@ -56,12 +56,15 @@ func problem(w http.ResponseWriter, status int, code, detail string) {
 	_, _ = w.Write(append(body, '\n')) // the client may be gone; nobody else to tell
 }
 
-func writeJSON(w http.ResponseWriter, v any) {
+func writeJSON(w http.ResponseWriter, v any) { writeJSONAs(w, http.StatusOK, v) }
+
+func writeJSONAs(w http.ResponseWriter, status int, v any) {
 	body, err := json.Marshal(v)
 	if err != nil {
 		problem(w, http.StatusInternalServerError, CodeInternal, err.Error())
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
 	_, _ = w.Write(append(body, '\n')) // as above
 }
