@@ -94,9 +94,14 @@ type Log struct {
 // AccessLog configures one line per request.
 type AccessLog struct {
 	Off    bool
-	Path   string  // stdout, stderr or a file
-	Format string  // json
-	Sample float64 // share of requests that are written, above 0, at most 1
+	Path   string        // stdout, stderr or a file
+	Format string        // json, common, combined or a template (package logline)
+	Sample float64       // share of requests that are written, above 0, at most 1
+	Always []string      // of errors, retried, refused, aborted, sorted: written whatever Sample says; nil: none
+	Slow   time.Duration // requests that take this long, too; 0: none
+	Query  bool          // queries are written
+	// RequestHeaders are the fields of the request that JSON lines show, sorted.
+	RequestHeaders []string
 }
 
 // Shutdown bounds the end of the process. Both run from the signal.

@@ -65,12 +65,6 @@ var logFields = []field[Log]{
 		switched(func(a *AccessLog) *bool { return &a.Off }),
 }
 
-var accessFields = []field[AccessLog]{
-	key("path", "stdout", text("stdout, stderr or a file", nil), func(a *AccessLog) *string { return &a.Path }, "where the lines go"),
-	key("format", "json", choice([]string{"json"}, "text", "common", "combined", "clf", "logfmt"), func(a *AccessLog) *string { return &a.Format }, "form of a line"),
-	key("sample", "100%", share(0.000001, 1), func(a *AccessLog) *float64 { return &a.Sample }, "share of requests that are written"),
-}
-
 var shutdownFields = []field[Shutdown]{
 	key("delay", "10s", duration(tick, time.Hour), func(s *Shutdown) *time.Duration { return &s.Delay },
 		"how long weir goes on accepting while /readyz fails").off("none", 0),

@@ -356,6 +356,7 @@ func (e *exchange) record(f *Failure) {
 		if ua, ok := e.req.Fields.Get(message.UserAgent); ok {
 			r.UserAgent = ua
 		}
+		r.Request = &e.req.Fields
 		e.h.Log.Write(r)
 	}
 	if (f.failed() || r.Status >= 500) && e.x.fail != nil {
