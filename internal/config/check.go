@@ -208,10 +208,7 @@ func reaches(address, bind string) bool {
 func (d *decoder) finishWarnings() []Warning {
 	out := slices.DeleteFunc(d.warnings, func(w Warning) bool { return slices.Contains(d.plan.Check.Silence, w.Name) })
 	slices.SortStableFunc(out, func(a, b Warning) int {
-		if a.Pos.Line != b.Pos.Line {
-			return a.Pos.Line - b.Pos.Line
-		}
-		return a.Pos.Col - b.Pos.Col
+		return d.compare(a.Pos, b.Pos)
 	})
 	return out
 }

@@ -33,7 +33,7 @@ func (d *decoder) fault(n *node, what, fix string) {
 
 // warn records a finding under the name by which check.silence knows it.
 func (d *decoder) warn(n *node, name, text string) {
-	d.warnings = append(d.warnings, Warning{Pos: n.pos, Name: name, Text: clean(text), Line: d.src.line(n.pos.Line)})
+	d.warnings = append(d.warnings, Warning{Pos: n.pos, Name: name, Text: clean(text), Line: d.line(n.pos)})
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }

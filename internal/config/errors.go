@@ -150,9 +150,33 @@ func (s *source) line(n int) string {
 
 // faults collects what is wrong.
 type faults struct {
-	src  *source
+	src  *source   // the text that is read
+	all  []*source // of several files, in the order of reading; else nil
 	list []Fault
 	more int
+}
+
+// line returns the line of a place.
+func (f *faults) line(p Position) string {
+	if i := f.file(p.File); i >= 0 {
+		return f.all[i].line(p.Line)
+	}
+	return f.src.line(p.Line)
+}
+
+// file returns where in all a file is, or -1.
+func (f *faults) file(name string) int {
+	return slices.IndexFunc(f.all, func(s *source) bool { return s.name == name })
+}
+
+// compare orders places as they are read.
+func (f *faults) compare(a, b Position) int {
+	if a.File != b.File {
+		if c := cmp.Compare(f.file(a.File), f.file(b.File)); c != 0 {
+			return c
+		}
+	}
+	return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Col, b.Col))
 }
 
 // add records a fault at a place of n characters.
@@ -161,7 +185,7 @@ func (f *faults) add(pos Position, n int, what, fix string) {
 		f.more++
 		return
 	}
-	f.list = append(f.list, Fault{Pos: pos, What: clean(what), Fix: clean(fix), Line: f.src.line(pos.Line), Len: n})
+	f.list = append(f.list, Fault{Pos: pos, What: clean(what), Fix: clean(fix), Line: f.line(pos), Len: n})
 }
 
 // err returns the faults as an error, in the order of the text; nil when there
@@ -171,7 +195,7 @@ func (f *faults) err() error {
 		return nil
 	}
 	slices.SortStableFunc(f.list, func(a, b Fault) int {
-		return cmp.Or(cmp.Compare(a.Pos.Line, b.Pos.Line), cmp.Compare(a.Pos.Col, b.Pos.Col))
+		return f.compare(a.Pos, b.Pos)
 	})
 	f.list = slices.CompactFunc(f.list, func(a, b Fault) bool { return a.Pos == b.Pos && a.What == b.What })
 	return &Errors{Faults: f.list, More: f.more}

@@ -19,7 +19,7 @@ import (
 // "pools", "app", "backends", "0". Environment variables are as they were
 // written, so that nothing of what they hold is shown.
 type Outline struct {
-	src  *source
+	f    *faults // for the texts
 	root *node
 }
 
@@ -36,11 +36,11 @@ func (p Place) Excerpt() string { return excerpt(p.Line, p.Pos, p.Len) }
 
 // LoadOutlined is Load, and returns the outline of the text beside the plan.
 func LoadOutlined(path string) (*Plan, *Outline, error) {
-	text, err := readText(path)
+	l, err := loadTree(path, os.LookupEnv)
 	if err != nil {
 		return nil, nil, err
 	}
-	return ParseOutlined(path, text, os.LookupEnv)
+	return l.plan(path)
 }
 
 // ParseOutlined is Parse, and returns the outline of the text beside the plan.
@@ -53,7 +53,7 @@ func ParseOutlined(name string, text []byte, env func(string) (string, bool)) (*
 	if err != nil {
 		return nil, nil, err
 	}
-	return plan, &Outline{src: f.src, root: root}, nil
+	return plan, &Outline{f: f, root: root}, nil
 }
 
 // below returns the pair's key and value, or the item, that a path leads to.
@@ -101,12 +101,15 @@ func (o *Outline) At(path ...string) Place {
 			return o.place(value)
 		}
 	}
-	return Place{Pos: Position{File: o.src.name, Line: 1, Col: 1}, Line: o.src.line(1), Len: 1}
+	return Place{Pos: Position{File: o.f.src.name, Line: 1, Col: 1}, Line: o.f.src.line(1), Len: 1}
 }
 
 func (o *Outline) place(n *node) Place {
-	return Place{Pos: n.pos, Line: o.src.line(n.pos.Line), Len: max(n.width, 1)}
+	return Place{Pos: n.pos, Line: o.f.line(n.pos), Len: max(n.width, 1)}
 }
+
+// Compare orders places as they are read: by file, then by line and column.
+func (o *Outline) Compare(a, b Position) int { return o.f.compare(a, b) }
 
 // PathOf returns the path to what begins at a position: the key, the value or
 // the item; of several the outermost. It is nil when nothing does.

@@ -5,8 +5,6 @@ package config
 import (
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"regexp"
 	"strings"
 	"unicode/utf8"
@@ -17,28 +15,12 @@ import (
 	"github.com/goccy/go-yaml/parser"
 )
 
-// Load reads and parses a file, with the process's environment. The error is an
-// *Errors when the file could be read.
+// Load reads and parses a file, or all *.yaml and *.yml of a folder, with what
+// they include and the process's environment. The error is an *Errors when all
+// of it could be read.
 func Load(path string) (*Plan, error) {
-	text, err := readText(path)
-	if err != nil {
-		return nil, err
-	}
-	return Parse(path, text, os.LookupEnv)
-}
-
-func readText(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the configuration: %w", err)
-	}
-	defer func() { _ = f.Close() }() // only read from
-	// One byte more than Parse accepts: a device given by mistake must not fill memory.
-	text, err := io.ReadAll(io.LimitReader(f, maxText+1))
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the configuration %s: %w", path, err)
-	}
-	return text, nil
+	plan, _, err := LoadOutlined(path)
+	return plan, err
 }
 
 // Parse turns a text into a Plan. name stands for the text in messages; env
@@ -109,8 +91,9 @@ func (b *builder) parse(body string) (root *node) {
 		}
 	}()
 	tokens := lexer.Tokenize(body)
+	before := len(b.faults.list) + b.faults.more
 	guard(b.faults, b, tokens)
-	if len(b.faults.list) > 0 {
+	if len(b.faults.list)+b.faults.more > before {
 		return nil
 	}
 	file, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())

@@ -13,19 +13,20 @@ import (
 // change. Throughout, a duration, size or count of 0 means "none" (no limit,
 // switched off) unless the field says otherwise.
 type Plan struct {
-	File     string // where the text came from; empty when made from flags
+	File string // where the text came from; empty when made from flags
 	// Files are all files that were read, File first, in the order of reading;
 	// empty when the text came from no file. Globs are the patterns of include
 	// (and, for a folder, of the folder), as paths: a file that begins to match
 	// one belongs to the configuration, too.
 	Files, Globs []string
-	Admin    Admin
-	Status   Status
-	Log      Log
-	Shutdown Shutdown
-	Reload   Reload
-	Limits   Limits
-	Metrics  Metrics
+	Admin        Admin
+	Status       Status
+	Log          Log
+	Shutdown     Shutdown
+	Reload       Reload
+	Limits       Limits
+	Metrics      Metrics
+	Upgrade      Upgrade
 	// TrustedWeirs are the addresses whose X-Weir-* request headers are believed.
 	TrustedWeirs []netip.Prefix
 	Check        Check

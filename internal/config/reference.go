@@ -26,7 +26,7 @@ const referenceHead = `# Configuration
 
 <!-- Generated from internal/config; do not edit. "go generate ./internal/config" writes it anew. -->
 
-A configuration is one YAML document, ` + "`weir.yaml`" + ` in the working directory unless ` + "`-c`" + ` says otherwise. Five lines are enough:
+A configuration is a YAML document, ` + "`weir.yaml`" + ` in the working directory unless ` + "`-c`" + ` says otherwise. Five lines are enough:
 
 ` + "```yaml" + `
 listeners:
@@ -37,7 +37,9 @@ pools:
 
 Everything else is optional. A block that is absent has its defaults; a block with some keys has the defaults for the rest: without a word about it ` + "`p2c`" + ` balances, backends are probed by TCP every 5 s, bad answers and outliers eject, backends that come back or say that they are overloaded get less for a while, requests are retried within a budget and the access log goes to standard output. ` + "`off`" + ` turns such a block off where the column *off* says so. ` + "`weir check`" + ` reports every mistake at once, with its place and a fix. A configuration with TLS, hosts and paths is in [operations.md](operations.md), which ` + "`balance`" + ` is for what in [policies.md](policies.md).
 
-**File names** are relative to the working directory of weir.
+**File names** are relative to the working directory of weir, except those in ` + "`include`" + `.
+
+**Several files.** ` + "`include: [conf.d/*.yaml]`" + ` reads further files; names and patterns are relative to the file that says so, and what a pattern matches is read in the order of the names, without those that begin with a dot. A pattern may match nothing; a file that is named must be there. ` + "`listeners` and `pools`" + ` of all files go together by name, and a name that is defined twice is an error that tells both places; every other block stands in one of the files. Routes stay with their listener. Included files may include, at most eight in a row; one that several patterns match is read once; one that includes itself is an error. Anchors (` + "`&name`" + `) end with their file. ` + "`-c DIR`" + ` reads every ` + "`*.yaml` and `*.yml`" + ` of a folder as one configuration. Everything that reads a configuration follows ` + "`include`" + `, and a reload reads all files anew; a text posted to the admin API is no file and cannot include.
 
 **How values are written.** Durations are Go's (` + "`250ms`, `5s`, `1h30m`" + `), shares are percentages (` + "`20%`" + `), sizes are ` + "`64KiB`" + `, rates ` + "`240B/s`" + `. ` +
 	"`none` (also `off`, `false`, `no`) means no limit, or off, where the column *off* has a word; `0` means nothing is allowed and is refused where that is senseless. " +

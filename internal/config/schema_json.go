@@ -11,13 +11,12 @@ import (
 
 // JSONSchema returns the JSON Schema (draft 2020-12) of a configuration, for
 // editors: it comes from the same table as the parser. Every configuration that
-// parses is valid by it; what it cannot say (names that must exist, times that
-// must nest) the parser finds.
+// parses is valid by it, and so is each file of several; what it cannot say
+// (names that must exist, times that must nest) the parser finds.
 func JSONSchema() []byte {
 	root := object(schema)
 	root["$schema"] = "https://json-schema.org/draft/2020-12/schema"
 	root["title"] = "weir's configuration"
-	root["required"] = []string{"listeners"}
 	root["$defs"] = map[string]any{
 		"env":      map[string]any{"type": "string", "pattern": `\$\{`, "description": "a text with environment variables"},
 		"off":      map[string]any{"enum": []any{"none", "off", "no", "false", false}},

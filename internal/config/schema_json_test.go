@@ -99,8 +99,8 @@ func TestJSONSchema(t *testing.T) {
 	}
 	const front = "listeners: {web: {bind: \":8080\", pool: app}}\npools: {app: {backends: [\"http://10.0.1.21:8080\"]"
 	for _, bad := range []string{
-		"pools: {}",
 		"listeners: []",
+		"include: {a: b}",
 		front + ", balancing: p2c}}",
 		front + ", balance: fastest}}",
 		front + ", health: {active: {interval: 5}}}}",

@@ -97,7 +97,7 @@ func Run(in Input) []Finding {
 	}
 	slices.SortStableFunc(v.findings, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(b.Severity, a.Severity),
-			cmp.Compare(a.Place.Pos.Line, b.Place.Pos.Line), cmp.Compare(a.Place.Pos.Col, b.Place.Pos.Col))
+			in.Outline.Compare(a.Place.Pos, b.Place.Pos))
 	})
 	return v.findings
 }
