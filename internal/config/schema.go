@@ -36,7 +36,7 @@ func init() {
 		keys("reload", "reading the configuration again", func(p *Plan) *Reload { return &p.Reload }, reloadFields),
 		keys("limits", "ceilings of the process", func(p *Plan) *Limits { return &p.Limits }, limitFields),
 		keys("metrics", "labels of metrics", func(p *Plan) *Metrics { return &p.Metrics }, metricFields),
-		keys("upgrade", "handing over to a new binary", func(p *Plan) *Plan { return p }, upgradeFields),
+		keys("upgrade", "handing over to a new binary", func(p *Plan) *Upgrade { return &p.Upgrade }, handoverFields),
 		key("trusted_weirs", "[]", listOf(prefixes, warnEveryone), func(p *Plan) *[]netip.Prefix { return &p.TrustedWeirs },
 			"peers whose X-Weir-* request fields are believed"),
 		keys("check", "what `weir check` compares with; changes no traffic", func(p *Plan) *Check { return &p.Check }, checkFields),
@@ -85,10 +85,6 @@ var metricFields = []field[Metrics]{
 		"label of codes: class is 2xx, 4xx, ... with 429, 499, 502, 503 and 504 verbatim"),
 	key("backend_series", "500", integer(0, 1_000_000), func(m *Metrics) *int { return &m.BackendSeries },
 		"pools above this size have no series per backend").zero(),
-}
-
-var upgradeFields = []field[Plan]{
-	later[Plan]("deadline", "15m", duration(tick, 7*day), "how long the old process drains"),
 }
 
 var checkFields = []field[Check]{
