@@ -148,6 +148,8 @@ func refused(w http.ResponseWriter, err error) {
 		problem(w, http.StatusConflict, CodeConflict, err.Error())
 	case errors.Is(err, ErrBadPatch):
 		problem(w, http.StatusUnprocessableEntity, CodeBadPatch, err.Error())
+	case errors.Is(err, ErrUpgrading):
+		problem(w, http.StatusConflict, CodeUpgrading, err.Error())
 	default:
 		problem(w, http.StatusInternalServerError, CodeInternal, err.Error())
 	}

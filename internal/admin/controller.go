@@ -46,6 +46,12 @@ type Status struct {
 	Listeners  []Listener    `json:"listeners"`
 	Pools      []PoolSummary `json:"pools"`
 	Warnings   []string      `json:"warnings,omitempty"`
+	// Predecessor is the process that this one took over from; absent: there was
+	// none, or it has ended.
+	Predecessor *Predecessor `json:"predecessor,omitempty"`
+	// Successor is the process that took over from this one, which drains; absent:
+	// none did.
+	Successor *Process `json:"successor,omitempty"`
 }
 
 // Listener is one listener in Status.

@@ -54,12 +54,12 @@ type feed struct {
 }
 
 // registerFeed serves the feed, if there are events. closing ends those that are
-// followed.
-func registerFeed(mux *http.ServeMux, ctl Controller) (closing func()) {
+// followed, and those that begin later.
+func registerFeed(mux *http.ServeMux, ctl Controller, open *followers) (closing func()) {
 	stop := make(chan struct{})
 	if src, ok := ctl.(EventSource); ok {
 		f := &feed{src: src, stopped: stop, heartbeat: feedHeartbeat, patience: feedWrite}
-		mux.Handle("/api/v1/events", only(f.ServeHTTP, http.MethodGet))
+		mux.Handle("/api/v1/events", only(open.follow(f.ServeHTTP), http.MethodGet))
 	}
 	return sync.OnceFunc(func() { close(stop) })
 }

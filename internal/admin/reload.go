@@ -142,6 +142,9 @@ func (c configAPI) apply(w http.ResponseWriter, r *http.Request) {
 
 func (c configAPI) answer(w http.ResponseWriter, out *Reload, err error) {
 	switch {
+	case errors.Is(err, ErrUpgrading):
+		problem(w, http.StatusConflict, CodeUpgrading, err.Error())
+		return
 	case errors.Is(err, ErrGeneration):
 		problem(w, http.StatusPreconditionFailed, CodeGeneration, err.Error())
 		return

@@ -56,6 +56,7 @@ type Server struct {
 	start    sync.Once
 	served   chan struct{} // closed when Serve has returned
 	cleanup  func()        // removes the socket file
+	feeds    *followers
 }
 
 // Listen binds the admin address; everything that can fail fails here. Serving
@@ -76,12 +77,15 @@ func Listen(opt Options) (*Server, error) {
 	api{opt.Controller}.register(mux)
 	api{opt.Controller}.registerConfig(mux, g.profiling())
 	api{opt.Controller}.registerExplain(mux)
-	closing := registerFeed(mux, opt.Controller)
+	registerUpgrade(mux, opt.Controller, g.profiling())
+	feeds := new(followers)
+	closing := registerFeed(mux, opt.Controller, feeds)
 	registerHealth(mux, opt.Controller, opt.Metrics)
 	registerUI(mux)
 	registerPprof(mux, g)
 	s, err := listen("admin", opt.Bind, opt.Listener, g.wrap(mux), opt.Logger)
 	if err == nil {
+		s.feeds = feeds
 		s.http.RegisterOnShutdown(closing)
 	}
 	return s, err
@@ -132,7 +136,7 @@ func loopback(bind string) bool {
 }
 
 func listen(what, bind string, bound net.Listener, h http.Handler, log *slog.Logger) (*Server, error) {
-	s := &Server{served: make(chan struct{}), cleanup: func() {}}
+	s := &Server{served: make(chan struct{}), cleanup: func() {}, feeds: new(followers)}
 	var err error
 	if bound != nil {
 		s.listener = bound

@@ -43,6 +43,7 @@ type Metrics struct {
 	registry      *prometheus.Registry
 	bugs          *prometheus.CounterVec
 	reloads       *prometheus.CounterVec
+	upgrades      *prometheus.CounterVec
 	probes        [len(probeOutcomes)]histogram
 
 	// Atomic.
@@ -104,16 +105,22 @@ func NewMetrics(opt MetricsOptions) *Metrics {
 	m.reloads = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "weir_config_reloads_total", Help: "Configurations applied (success) or refused (failure).",
 	}, []string{"outcome"})
+	m.upgrades = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "weir_upgrades_total", Help: "Handovers to another binary: done, as counted by the process that took over, or why not.",
+	}, []string{"outcome"})
 	// They exist from the start, so that an alert on their increase sees the first one.
 	m.bugs.WithLabelValues("lease")
 	m.reloads.WithLabelValues("success")
 	m.reloads.WithLabelValues("failure")
+	for _, outcome := range upgradeOutcomes {
+		m.upgrades.WithLabelValues(outcome)
+	}
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "weir_build_info", Help: "Always 1; the labels say what runs.",
 		ConstLabels: prometheus.Labels{"version": clean(opt.Version), "goversion": runtime.Version()},
 	})
 	build.Set(1)
-	m.registry.MustRegister(m.bugs, m.reloads, build, collector{m}, hostCollector{m},
+	m.registry.MustRegister(m.bugs, m.reloads, m.upgrades, build, collector{m}, hostCollector{m},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -219,6 +226,12 @@ func (m *Metrics) Reload(err error) {
 		m.reloads.WithLabelValues("success").Inc()
 	}
 }
+
+// upgradeOutcomes are the words of weir_upgrades_total{outcome}.
+var upgradeOutcomes = [...]string{"done", "refused", "not_started", "exited", "failed", "timeout", "aborted", "no_match", "taken_back"}
+
+// Upgrade counts a handover to another binary, by its outcome.
+func (m *Metrics) Upgrade(outcome string) { m.upgrades.WithLabelValues(clean(outcome)).Inc() }
 
 // Bug counts a broken invariant; where is a constant word of the code.
 func (m *Metrics) Bug(where string) { m.bugs.WithLabelValues(clean(where)).Inc() }

@@ -107,6 +107,7 @@ func TestNames(t *testing.T) {
 		"weir_upstream_connections_total": "COUNTER backend,pool,reused",
 		"weir_config_generation":          "GAUGE ",
 		"weir_config_reloads_total":       "COUNTER outcome",
+		"weir_upgrades_total":             "COUNTER outcome",
 		"weir_accept_overflows_total":     "COUNTER ",
 		"weir_bug_total":                  "COUNTER where",
 		"weir_accept_queue_length":        "GAUGE listener",
