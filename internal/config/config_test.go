@@ -109,7 +109,7 @@ func roundTrip(t testFailer, plan *Plan) {
 // barePlan is the plan without what a text's layout decides.
 func barePlan(p *Plan) *Plan {
 	c := *p
-	c.File, c.Files, c.Globs, c.Warnings = "", nil, nil, nil
+	c.File, c.Files, c.Globs, c.Warnings, c.secrets = "", nil, nil, nil, nil
 	c.Listeners = append([]Listener(nil), c.Listeners...)
 	for i := range c.Listeners {
 		l := &c.Listeners[i]

@@ -3,6 +3,7 @@
 package config
 
 import (
+	"slices"
 	"strings"
 )
 
@@ -21,9 +22,6 @@ const (
 	Changed = "changed"
 	Moved   = "moved" // the items of a list are the same, in another order
 )
-
-// Masked stands for a value that is a secret.
-const Masked = "***"
 
 // String is one line for people: "+ what", "- what" or "~ what: old -> new".
 func (c Change) String() string {
@@ -50,10 +48,11 @@ func (c Change) String() string {
 // are those in force, so that writing out a default is no difference; secrets
 // are masked. File names and positions do not count.
 func Diff(old, next *Plan) []Change {
-	d := &differ{}
+	d := &differ{mask: next.mask()}
 	before := &node{kind: mapping}
 	if old != nil {
 		before = old.tree()
+		d.mask.values = append(slices.Clone(d.mask.values), old.secrets...)
 	}
 	d.mapping("", before, next.tree())
 	return d.out
@@ -65,7 +64,10 @@ func (p *Plan) tree() *node {
 	return writeBlock(&writer{plan: p, full: true, long: true}, printOrder(), p, &ref)
 }
 
-type differ struct{ out []Change }
+type differ struct {
+	mask mask
+	out  []Change
+}
 
 func (d *differ) add(op, path, old, next string) {
 	if op == Changed && old == next {
@@ -101,7 +103,7 @@ func (d *differ) value(path string, old, next *node) {
 		d.list(path, old, next)
 	default:
 		if a, b := plainText(old), plainText(next); a != b {
-			d.add(Changed, path, shown(path, old), shown(path, next))
+			d.add(Changed, path, d.shown(path, old), d.shown(path, next))
 		}
 	}
 }
@@ -110,7 +112,7 @@ func (d *differ) value(path string, old, next *node) {
 // told of as a whole, with what is worth knowing below them.
 func (d *differ) came(path string, n *node) {
 	if strings.Contains(path, ".") || n.kind != mapping {
-		d.add(Added, path, "", shown(path, n))
+		d.add(Added, path, "", d.shown(path, n))
 		return
 	}
 	for _, p := range n.pairs {
@@ -118,7 +120,7 @@ func (d *differ) came(path string, n *node) {
 	}
 }
 
-func (d *differ) went(path string, n *node) { d.add(Removed, path, shown(path, n), "") }
+func (d *differ) went(path string, n *node) { d.add(Removed, path, d.shown(path, n), "") }
 
 // list compares lists by what identifies their items.
 func (d *differ) list(path string, old, next *node) {
@@ -133,12 +135,12 @@ func (d *differ) list(path string, old, next *node) {
 		seen[name] = true
 		before := was[name]
 		if before == nil {
-			d.add(Added, path+"["+name+"]", "", detail(item))
+			d.add(Added, path+d.label(item), "", detail(item))
 			continue
 		}
 		kept = append(kept, name)
 		if plainText(before) != plainText(item) {
-			d.value(path+"["+name+"]", before, item)
+			d.value(path+d.label(item), before, item)
 		}
 	}
 	i := 0
@@ -146,7 +148,7 @@ func (d *differ) list(path string, old, next *node) {
 	for _, item := range old.items {
 		name := itemName(item)
 		if !seen[name] {
-			d.add(Removed, path+"["+name+"]", "", "")
+			d.add(Removed, path+d.label(item), "", "")
 			continue
 		}
 		if i < len(kept) && kept[i] != name {
@@ -157,6 +159,11 @@ func (d *differ) list(path string, old, next *node) {
 	if moved {
 		d.add(Moved, path, "", "")
 	}
+}
+
+// label names an item of a list for people, secrets masked.
+func (d *differ) label(item *node) string {
+	return "[" + itemName(d.mask.node(item, false, "")) + "]"
 }
 
 // identity are the keys that tell the items of a list apart.
@@ -194,13 +201,13 @@ func detail(n *node) string {
 }
 
 // shown prints a node in one line, secrets masked.
-func shown(path string, n *node) string {
+func (d *differ) shown(path string, n *node) string {
 	const most = 160
 	parent := path
 	if i := strings.LastIndexByte(path, '.'); i >= 0 {
 		parent = path[:i]
 	}
-	text := plainText(masked(n, holdsFields(parent), path[strings.LastIndexByte(path, '.')+1:]))
+	text := plainText(d.mask.node(n, holdsFields(parent), path[strings.LastIndexByte(path, '.')+1:]))
 	if len(text) > most {
 		text = strings.ToValidUTF8(text[:most], "") + "..."
 	}
@@ -232,57 +239,4 @@ func join(path, key string) string {
 		return key
 	}
 	return path + "." + key
-}
-
-// holdsFields reports whether the keys of a block are names of header fields.
-func holdsFields(path string) bool {
-	last := path[strings.LastIndexByte(path, '.')+1:]
-	return last == "set" || last == "add" || last == "headers"
-}
-
-// secretWords mark the header fields whose values are nobody's business.
-var secretWords = []string{"authorization", "cookie", "token", "secret", "password", "key", "credential", "auth"}
-
-// masked returns the node with the values of secret fields replaced. fields says
-// that the node is the value of the header field name.
-func masked(n *node, fields bool, name string) *node {
-	switch n.kind {
-	case scalar:
-		if !fields {
-			return n
-		}
-		lower := strings.ToLower(name)
-		for _, w := range secretWords {
-			if strings.Contains(lower, w) {
-				out := *n
-				out.text, out.quoted = Masked, true
-				return &out
-			}
-		}
-		return n
-	case list:
-		out := *n
-		out.items = make([]*node, len(n.items))
-		for i, item := range n.items {
-			out.items[i] = masked(item, fields, name)
-		}
-		return &out
-	case mapping:
-		out := *n
-		out.pairs = make([]pair, len(n.pairs))
-		for i, p := range n.pairs {
-			out.pairs[i] = pair{p.key, masked(p.value, holdsFields(name), p.key.text)}
-		}
-		return &out
-	default:
-		return n
-	}
-}
-
-// Public returns the plan as YAML returns it in full, with secrets masked: for
-// showing, not for running.
-func (p *Plan) Public() []byte {
-	var b strings.Builder
-	printPairs(&b, masked(p.tree(), false, ""), "")
-	return []byte(b.String())
 }

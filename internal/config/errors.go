@@ -154,6 +154,9 @@ type faults struct {
 	all  []*source // of several files, in the order of reading; else nil
 	list []Fault
 	more int
+
+	secrets    []string // values that no message may show
+	envSecrets []string // those of them that come from the environment
 }
 
 // line returns the line of a place.
@@ -194,6 +197,7 @@ func (f *faults) err() error {
 	if len(f.list) == 0 {
 		return nil
 	}
+	f.scrub()
 	slices.SortStableFunc(f.list, func(a, b Fault) int {
 		return f.compare(a.Pos, b.Pos)
 	})

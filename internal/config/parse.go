@@ -67,6 +67,7 @@ func decodePlan(f *faults, root *node, name string) (*Plan, error) {
 		return nil, err
 	}
 	plan.Warnings = d.finishWarnings()
+	plan.secrets = f.envSecrets
 	return &plan, nil
 }
 

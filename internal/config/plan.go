@@ -36,6 +36,9 @@ type Plan struct {
 	// Warnings are findings that do not keep the plan from running, in the
 	// order of the text, without those that check.silence names.
 	Warnings []Warning
+
+	// secrets are values that are never shown, wherever they stand.
+	secrets []string
 }
 
 // Pool returns the pool with the name, or nil.

@@ -180,6 +180,9 @@ func (c fieldMap[V]) scan(d *decoder, n *node, s *spec) ([]V, bool) {
 			ok = false
 			continue
 		}
+		if MaskField(p.key.text, p.value.text) == Masked {
+			d.secret(p.value.text)
+		}
 		v, good := textCodec{name: "field value", lines: true, check: fieldValue}.scan(d, p.value, &inner)
 		if !good {
 			ok = false

@@ -144,10 +144,21 @@ func (b *builder) scalar(a ast.Node) *node {
 }
 
 func (b *builder) expanded(n *node) *node {
-	out, what, fix := expand(n.text, b.env)
+	out, what, fix := expand(n.text, func(name string) (string, bool) {
+		v, ok := b.env(name)
+		if secretName(name) {
+			b.secretOf(v)
+		}
+		return v, ok
+	})
 	if what != "" {
 		b.fault(n, what, fix)
 		n.text = ""
+		n.kind = faulty
+		return n
+	}
+	if out == Masked {
+		b.fault(n, Masked+" stands for a secret that was not shown where this text comes from", `write the secret itself, or take it from the environment: "${NAME}"`)
 		n.kind = faulty
 		return n
 	}

@@ -80,7 +80,7 @@ func inWords(m *config.Match) string {
 		out += name
 	}
 	for _, h := range m.Headers {
-		out += fmt.Sprintf(", %s: %s", h.Name, h.Value)
+		out += fmt.Sprintf(", %s: %s", h.Name, config.MaskField(h.Name, h.Value))
 	}
 	return out
 }
