@@ -128,6 +128,19 @@ func (s *Server) Drain(spread time.Duration) {
 	go s.runDrain(spread, s.drain)
 }
 
+// Undrain takes Drain back: connections that are left go on as before.
+func (s *Server) Undrain() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.drain == nil {
+		return // none runs, or CloseAll came
+	}
+	close(s.drain)
+	s.drain = nil
+	s.drained.Store(false)
+	s.draining.Store(false)
+}
+
 func (s *Server) runDrain(spread time.Duration, stop chan struct{}) {
 	defer s.loops.Done()
 	ticks := int(spread / drainTick)
@@ -144,7 +157,13 @@ func (s *Server) runDrain(spread time.Duration, stop chan struct{}) {
 			due = s.closeIdle(due, ticks)
 		}
 	}
+	s.mu.Lock()
+	if s.drain != stop { // replaced, or taken back
+		s.mu.Unlock()
+		return
+	}
 	s.drained.Store(true)
+	s.mu.Unlock()
 	for {
 		if s.closeIdle(1, 1); !s.anyNew() {
 			return
