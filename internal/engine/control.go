@@ -130,12 +130,10 @@ func (e *Engine) Patch(poolName, id string, patch admin.Patch) (admin.Backend, e
 		}
 		return admin.Backend{}, fmt.Errorf("%w: %w", admin.ErrBadPatch, err)
 	}
-	for _, b := range p.view().Members {
-		if b.ID == id {
-			return b, nil
-		}
+	if b, ok := p.backend(id); ok {
+		return b, nil
 	}
-	return admin.Backend{}, fmt.Errorf("%w: %s left pool %s", admin.ErrUnknownBackend, id, poolName)
+	return admin.Backend{}, fmt.Errorf("%w: %s left pool %s; what was said of it is kept for its return", admin.ErrUnknownBackend, id, poolName)
 }
 
 func adminWord(s string) (balance.Admin, error) {
@@ -166,6 +164,7 @@ func (p *livePool) summary(s *pool.Snapshot) admin.PoolSummary {
 }
 
 func (p *livePool) view() admin.Pool {
+	from, since := p.find.sources()
 	s := p.pool.Snapshot()
 	out := admin.Pool{PoolSummary: p.summary(&s), Members: make([]admin.Backend, 0, len(s.Backends))}
 	if len(s.Tiers) > 1 || len(s.Tiers) == 1 && s.Tiers[0].Zoned != "" {
@@ -175,6 +174,11 @@ func (p *livePool) view() admin.Pool {
 	}
 	for i := range s.Backends {
 		b := backendView(&s.Backends[i], s.At)
+		if b.Source = from[b.ID]; b.Removed {
+			b.Source = ""
+		} else if at, ok := since[b.ID]; ok {
+			b.Added = &admin.Added{At: at, AgeS: time.Since(at).Seconds()}
+		}
 		if t := s.Backends[i].Tier; len(s.Tiers) > 1 && t >= 0 {
 			b.Tier = s.Tiers[t].Name
 		}
@@ -201,7 +205,7 @@ func backendView(b *pool.BackendSnapshot, now balance.Instant) admin.Backend {
 		ID: b.ID, URL: b.URL, Zone: b.Zone, Weight: b.Weight, Backup: b.Backup,
 		Admin: b.Admin.String(), Health: b.Health.String(), Share: round(b.Share), Reason: b.Reason.String(), Why: b.Why,
 		Since: clock.Time(b.Since), Flips: uint64(max(b.Flips, 0)), InFlight: b.InFlight,
-		Requests: b.Requests, Failures: b.Failures,
+		Requests: b.Requests, Failures: b.Failures, Removed: b.Removed,
 		Latency: admin.Latency{P50: milliseconds(b.P50), P99: milliseconds(b.P99), EWMA: milliseconds(b.EWMA)},
 	}
 	for _, c := range b.History {
@@ -216,17 +220,15 @@ func backendView(b *pool.BackendSnapshot, now balance.Instant) admin.Backend {
 		out.LastCheck = &admin.Check{At: clock.Time(b.LastCheck.At), OK: b.LastCheck.OK, Error: b.LastCheck.Error}
 	}
 	if b.AdminOverridden || b.WeightOverridden {
-		o := &admin.Override{ConfiguredWeight: b.NominalWeight}
+		var o pool.Override
 		var since balance.Instant
 		if b.WeightOverridden {
-			w := b.Weight
-			o.Weight, since = &w, b.WeightSince
+			o.Weight, since = &b.Weight, b.WeightSince
 		}
 		if b.AdminOverridden {
-			o.Admin, since = b.Admin.String(), max(since, b.AdminSince)
+			o.Admin, since = &b.Admin, max(since, b.AdminSince)
 		}
-		o.Since, o.AgeS = clock.Time(since), now.Sub(since).Seconds()
-		out.Override = o
+		out.Override = overrideView(&o, b.NominalWeight, since, now)
 	}
 	if b.Draining {
 		d := &admin.Drain{InFlight: b.InFlight, DeadlineS: -1, Done: b.InFlight == 0}
@@ -234,6 +236,19 @@ func backendView(b *pool.BackendSnapshot, now balance.Instant) admin.Backend {
 			d.DeadlineS = max(b.DrainDeadline.Sub(now).Seconds(), 0)
 		}
 		out.Drain = d
+	}
+	return out
+}
+
+// overrideView shows what the operator says over a configured weight.
+func overrideView(o *pool.Override, configured uint32, since, now balance.Instant) *admin.Override {
+	out := &admin.Override{ConfiguredWeight: configured, Since: clock.Time(since), AgeS: now.Sub(since).Seconds()}
+	if o.Weight != nil {
+		w := *o.Weight
+		out.Weight = &w
+	}
+	if o.Admin != nil {
+		out.Admin = o.Admin.String()
 	}
 	return out
 }

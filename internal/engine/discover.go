@@ -19,8 +19,8 @@ import (
 	"github.com/weirlb/weir/pool"
 )
 
-// finder keeps a pool's membership: what the configuration lists, and what a
-// source finds beside it. Each live pool has one. populate puts a plan's pool
+// finder keeps a pool's membership: what the configuration lists, what was added
+// to the running pool, and what a source finds beside them. Each live pool has one. populate puts a plan's pool
 // into force, startDiscovery and stopDiscovery bracket the source's goroutine;
 // these three are called under the engine's mu. The source's goroutine takes mu
 // of the finder only, so that the others may wait for it.
@@ -33,6 +33,7 @@ type finder struct {
 	mu        sync.Mutex // guards what follows; before the pool's own
 	cfg       *config.Discover
 	listed    []pool.Spec // by the configuration
+	added     []addition  // to the running pool, see backends.go
 	guard     discover.Guard
 	populated bool // the pool has had its first members
 	counts    [len(discoveryOutcomes)]uint64
@@ -70,6 +71,7 @@ func (p *livePool) populate(cfg *config.Pool) {
 	}
 	f.mu.Lock()
 	f.cfg, f.listed = cfg.Discover, specs(cfg)
+	p.yieldLocked()
 	if f.cfg == nil {
 		f.guard = discover.Guard{}
 	}
@@ -155,7 +157,7 @@ func (p *livePool) found(got discover.Finding) {
 	now := time.Now()
 	p.countLocked(now, &got)
 	before, held := len(f.guard.Members()), f.guard.Held()
-	change := f.guard.Answer(got, len(f.listed))
+	change := f.guard.Answer(got, len(f.listed)+len(f.added))
 	if change.Any() {
 		p.updateLocked()
 	}
@@ -163,12 +165,15 @@ func (p *livePool) found(got discover.Finding) {
 }
 
 // usableLocked leaves out what must not get traffic: weir's own services for
-// operators, and ids that the configuration gives to another backend.
+// operators, and ids that the configuration or the API gave to another backend.
 func (p *livePool) usableLocked(list []discover.Endpoint) []discover.Endpoint {
 	f := &p.find
-	taken := make(map[string]bool, len(f.listed))
+	taken := make(map[string]string, len(f.listed)+len(f.added))
+	for i := range f.added {
+		taken[f.added[i].ID] = " was added by the API"
+	}
 	for i := range f.listed {
-		taken[f.listed[i].ID] = true
+		taken[f.listed[i].ID] = " is listed in the configuration"
 	}
 	g := p.driver.engine.gen.Load()
 	refused := ""
@@ -183,8 +188,8 @@ func (p *livePool) usableLocked(list []discover.Endpoint) []discover.Endpoint {
 		switch {
 		case own != "":
 			refused = e.ID + " is where weir serves " + own
-		case taken[e.ID]:
-			refused = e.ID + " is listed in the configuration"
+		case taken[e.ID] != "":
+			refused = e.ID + taken[e.ID]
 		default:
 			out = append(out, *e)
 		}
@@ -200,18 +205,29 @@ func (p *livePool) usableLocked(list []discover.Endpoint) []discover.Endpoint {
 // begins with those of the first answer: they then count as its first ones.
 func (p *livePool) updateLocked() {
 	f := &p.find
-	members := f.guard.Members()
-	if !f.populated && f.cfg != nil && len(f.listed)+len(members) == 0 {
+	all := p.membersLocked()
+	if !f.populated && f.cfg != nil && len(all) == 0 {
 		return
 	}
 	f.populated = true
-	all := make([]pool.Spec, 0, len(f.listed)+len(members))
+	p.pool.Update(all)
+}
+
+// membersLocked lists the membership. Of two backends of one id the first counts:
+// the configuration comes before the API, and that before what is found.
+func (p *livePool) membersLocked() []pool.Spec {
+	f := &p.find
+	members := f.guard.Members()
+	all := make([]pool.Spec, 0, len(f.listed)+len(f.added)+len(members))
 	all = append(all, f.listed...)
+	for i := range f.added {
+		all = append(all, f.added[i].Spec)
+	}
 	for i := range members {
 		e := &members[i]
 		all = append(all, pool.Spec{ID: e.ID, URL: e.URL, Weight: e.Weight, Zone: e.Zone, Priority: e.Priority, Backup: e.Backup})
 	}
-	p.pool.Update(all)
+	return all
 }
 
 // countLocked notes how a look went, and tells the log when that is news.

@@ -53,6 +53,7 @@ func (e *Engine) retirePools(g *Generation) {
 		if g.pools[name] == nil {
 			delete(e.pools, name)
 			p.stopDiscovery() // it goes on with whom it has
+			p.forgetAdded()
 			e.leaving = append(e.leaving, &leavingPool{livePool: p, since: time.Now(), busy: time.Now()})
 		}
 	}
