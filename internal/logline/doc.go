@@ -13,9 +13,9 @@
 // A value can neither end its line nor pretend to be the one behind it. Each
 // byte below 0x20 or above 0x7e, each double quote and each backslash becomes
 // \xXX with two upper-case hexadecimal digits, which is what nginx writes. So
-// does, outside of double quotes, a space and every byte that follows a value
-// in the format: in "$path|$user_agent" neither can contain a bar. Between double quotes
-// a value is ended by the quote alone, unless several share the quotes: then
-// what follows each of them is escaped there as well. What is left is a format
-// that puts two values side by side with nothing in between.
+// does, outside of double quotes, a space and every byte that the text behind a
+// value begins with: in "$path|$user_agent" neither can contain a bar. Between
+// double quotes a value is ended by the quote alone, unless several share them:
+// then what follows each but the last is escaped there, too. What is left is a
+// format that puts two values side by side, or a letter or digit between them.
 package logline
