@@ -4,6 +4,7 @@ package engine
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -240,3 +241,81 @@ type inTheWay struct{ error }
 func (c inTheWay) Unwrap() []error { return []error{admin.ErrConflict, c.error} }
 
 func conflict(format string, args ...any) error { return inTheWay{fmt.Errorf(format, args...)} }
+
+// AddedState is a backend that was added by the API, for another process.
+type AddedState struct {
+	ID       string        `json:"id"`
+	URL      string        `json:"url"`
+	Weight   uint32        `json:"weight"`
+	Zone     string        `json:"zone,omitempty"`
+	Priority uint8         `json:"priority,omitempty"`
+	Backup   bool          `json:"backup,omitempty"`
+	Age      time.Duration `json:"age"` // since it was added
+}
+
+// exportAdded returns what was added to the pool.
+func (p *livePool) exportAdded() []AddedState {
+	f := &p.find
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := make([]AddedState, 0, len(f.added))
+	for i := range f.added {
+		a := &f.added[i]
+		out = append(out, AddedState{
+			ID: a.ID, URL: a.URL, Weight: a.Weight, Zone: a.Zone, Priority: a.Priority, Backup: a.Backup, Age: time.Since(a.since),
+		})
+	}
+	return out
+}
+
+// restoreAdded adds what was added to the pool in another process, age ago. What
+// this configuration lists, or refuses, is left out; for the refused ones a line
+// each comes back. It comes before anything else is restored, so that there is a
+// backend for what was known of it.
+func (p *livePool) restoreAdded(list []AddedState, age time.Duration) (refused []string) {
+	f := &p.find
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	taken := make(map[string]bool, len(f.listed)+len(f.added)+len(list))
+	for i := range f.listed {
+		taken[f.listed[i].ID] = true
+	}
+	for i := range f.added {
+		taken[f.added[i].ID] = true
+	}
+	plan := p.driver.engine.gen.Load().Plan
+	for i := range list {
+		a := &list[i]
+		b, err := config.ParseBackend(a.description())
+		switch own := plan.OwnService(b.Address); {
+		case err != nil:
+			refused = append(refused, fmt.Sprintf("pool %s: backend %q: %s", p.name, a.ID, firstLine(err)))
+		case own != "":
+			refused = append(refused, fmt.Sprintf("pool %s: backend %s is where weir serves %s", p.name, a.ID, own))
+		case !taken[b.ID]:
+			taken[b.ID] = true
+			f.added = append(f.added, addition{
+				pool.Spec{ID: b.ID, URL: b.URL, Weight: b.Weight, Zone: b.Zone, Priority: b.Priority, Backup: b.Backup},
+				time.Now().Add(-max(a.Age, 0) - max(age, 0)),
+			})
+		}
+	}
+	if len(list) > 0 {
+		p.updateLocked()
+	}
+	return refused
+}
+
+// description is what a client of the API would have sent: a state that was made
+// elsewhere is held to the same rules.
+func (a *AddedState) description() []byte {
+	m := map[string]any{"url": a.URL, "id": a.ID, "weight": a.Weight, "priority": a.Priority, "backup": a.Backup}
+	if a.Zone != "" {
+		m["zone"] = a.Zone
+	}
+	text, err := json.Marshal(m)
+	if err != nil {
+		return nil // strings and numbers: cannot happen
+	}
+	return text
+}

@@ -289,3 +289,54 @@ func TestOperatorsWordOutsideTheSubset(t *testing.T) {
 		t.Errorf("%s became %s", in, got)
 	}
 }
+
+// TestAddedGoesAlong: what was added is there in the next process, with its age;
+// what a state holds is believed no more than what a client sends.
+func TestAddedGoesAlong(t *testing.T) {
+	e, _ := finderRig(t, `{backends: ["http://10.0.0.1:80"]}`)
+	if _, _, err := e.AddBackend("app", []byte(`{"url":"http://10.0.0.9:80","weight":4,"zone":"z","id":"nine","priority":3}`)); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := e.AddBackend("app", []byte(`{"url":"https://10.0.0.8","backup":true}`)); err != nil {
+		t.Fatal(err)
+	}
+	s, err := DecodeState(e.ExportState().Encode())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Taken = s.Taken.Add(-time.Hour)
+	s.Pools[0].Added = append(s.Pools[0].Added,
+		AddedState{ID: "10.0.0.1:80", URL: "http://10.6.6.6:80", Weight: 1}, // is listed: the file decides
+		AddedState{ID: "admin", URL: "http://127.0.0.1:39901", Weight: 1},
+		AddedState{ID: "bad", URL: "ftp://10.0.0.7", Weight: 1},
+		AddedState{ID: "nine", URL: "http://10.6.6.6:80", Weight: 1}, // a second one
+	)
+	next, p := finderRig(t, `{backends: ["http://10.0.0.1:80"]}`)
+	next.gen.Load().Plan.Status.Bind = "127.0.0.1:39901" // as if it were bound
+	report := next.RestoreState(s)
+	if len(report.Refused) != 2 {
+		t.Errorf("%q", report.Refused)
+	}
+	if got := membersOf(p); got != "10.0.0.1:80=1 10.0.0.8:443=0 nine=0" {
+		t.Fatal(got)
+	}
+	for _, b := range p.view().Members {
+		switch b.ID {
+		case "nine":
+			if b.URL != "http://10.0.0.9:80" || b.Weight != 4 || b.Zone != "z" || b.Source != "api" || b.Added.AgeS < 3599 || b.Added.AgeS > 3660 {
+				t.Errorf("%+v %+v", b, b.Added)
+			}
+		case "10.0.0.8:443":
+			if !b.Backup || b.URL != "https://10.0.0.8:443" {
+				t.Errorf("%+v", b)
+			}
+		case "10.0.0.1:80":
+			if b.Source != "config" || b.URL != "http://10.0.0.1:80" {
+				t.Errorf("%+v", b)
+			}
+		}
+	}
+	if report := next.RestoreState(s); membersOf(p) != "10.0.0.1:80=1 10.0.0.8:443=0 nine=0" || len(report.Refused) != 2 {
+		t.Errorf("again: %s", membersOf(p))
+	}
+}

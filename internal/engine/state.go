@@ -32,6 +32,8 @@ type State struct {
 type PoolState struct {
 	Name string     `json:"name"`
 	Core pool.Saved `json:"core"`
+	// Added are the backends that the API added to the running pool.
+	Added []AddedState `json:"added,omitempty"`
 }
 
 // RestoreReport says what became of a State.
@@ -55,7 +57,7 @@ var ErrStateVersion = errors.New("a state of another version")
 func (e *Engine) ExportState() State {
 	s := State{Version: stateVersion, Weir: e.opt.Version, Taken: time.Now(), Generation: e.gen.Load().Number}
 	for _, p := range e.livePools() {
-		s.Pools = append(s.Pools, PoolState{Name: p.name})
+		s.Pools = append(s.Pools, PoolState{Name: p.name, Added: p.exportAdded()})
 	}
 	return s
 }
@@ -90,9 +92,12 @@ func (e *Engine) RestoreState(s State) RestoreReport {
 	r := RestoreReport{Age: max(time.Since(s.Taken), 0), Generation: e.gen.Load().Number}
 	live := e.livePools()
 	for i := range s.Pools {
-		if !slices.ContainsFunc(live, func(p *livePool) bool { return p.name == s.Pools[i].Name }) {
+		at := slices.IndexFunc(live, func(p *livePool) bool { return p.name == s.Pools[i].Name })
+		if at < 0 {
 			r.Unknown++
+			continue
 		}
+		r.Refused = append(r.Refused, live[at].restoreAdded(s.Pools[i].Added, r.Age)...)
 	}
 	return r
 }
