@@ -29,88 +29,90 @@ const (
 	lingerMost = 64 << 10
 )
 
-// accept is the accept loop of one socket.
-func (l *Listener) accept(ln net.Listener, handler func(*netconn.Conn, Info)) {
-	var (
-		backoff time.Duration
-		refused int // since the last rest
-		logged  [refusals]time.Time
-	)
-	note := func(r Refusal, msg string, args ...any) {
-		l.count(r)
-		if now := time.Now(); now.Sub(logged[r]) >= logEvery {
-			logged[r] = now
-			l.opt.Logger.Warn(msg, append([]any{"listener", l.opt.Name, "reason", r.String(), "total", l.refused[r].Load()}, args...)...)
-		}
+// door is where one socket's connections come in. Its methods are called from
+// the socket's accept loop.
+type door struct {
+	l      *Listener
+	shut   int // refused since the last rest
+	logged [refusals]time.Time
+}
+
+// accepted admits a connection or refuses it, and then may rest. A listener that
+// has stopped takes those who were waiting, too.
+func (d *door) accepted(nc net.Conn, t *turn) bool {
+	l, set := d.l, d.l.set.Load()
+	remote := addrPort(nc.RemoteAddr())
+	why, counted, ok := l.admit(set, nc, remote.Addr())
+	if ok {
+		d.shut = 0
+		l.handlers.Go(func() { l.handle(set, nc, remote, counted) })
+		return true
 	}
-	for {
-		nc, err := ln.Accept()
-		if err != nil {
-			if errors.Is(err, net.ErrClosed) {
-				return
-			}
-			if errors.Is(err, syscall.ECONNABORTED) {
-				continue // the client left while it waited; not our trouble
-			}
-			r := AcceptFailed
-			if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
-				r = NoFiles
-			}
-			note(r, "cannot accept", "error", err)
-			backoff = min(max(2*backoff, 5*time.Millisecond), time.Second)
-			if !l.sleep(backoff) {
-				return
-			}
-			continue
-		}
-		backoff = 0
-		remote := addrPort(nc.RemoteAddr())
-		r, ok := l.admit(nc, remote.Addr())
-		if ok {
-			refused = 0
-			l.handlers.Go(func() { l.handle(nc, remote, handler) })
-			continue
-		}
-		note(r, "connection refused at a ceiling", "open", l.Connections(), "process", l.opt.Gate.Open())
-		l.refuse(nc)
-		if r == ClientLimit {
-			continue // one client's excess is no reason to make others wait
-		}
-		if refused++; refused >= batch {
-			refused = 0
-			if !l.rest() {
-				return
-			}
-		}
+	d.note(set, why, "connection refused at a ceiling", "open", l.Connections(), "process", set.opt.Gate.Open())
+	l.refuse(set, nc)
+	if why == ClientLimit {
+		return true // one client's excess is no reason to make others wait
+	}
+	if d.shut++; d.shut >= batch {
+		d.shut = 0
+		l.rest(set, t)
+	}
+	return true
+}
+
+// failed counts an accept that did not work; the loop backs off.
+func (d *door) failed(err error) {
+	why := AcceptFailed
+	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+		why = NoFiles
+	}
+	d.note(d.l.set.Load(), why, "cannot accept", "error", err)
+}
+
+func (d *door) note(set *settings, r Refusal, msg string, args ...any) {
+	l := d.l
+	l.count(set, r)
+	if now := time.Now(); now.Sub(d.logged[r]) >= logEvery {
+		d.logged[r] = now
+		set.opt.Logger.Warn(msg, append([]any{"listener", set.opt.Name, "reason", r.String(), "total", l.refused[r].Load()}, args...)...)
 	}
 }
 
 // admit judges one accepted connection.
-func (l *Listener) admit(nc net.Conn, client netip.Addr) (Refusal, bool) {
+func (l *Listener) admit(set *settings, nc net.Conn, client netip.Addr) (why Refusal, counted, ok bool) {
 	if s, ok := nc.(syscall.Conn); ok && l.files > 2*Reserve && netconn.Descriptor(s) >= l.files-Reserve {
-		return NoFiles, false
+		return NoFiles, false, false
 	}
-	return l.enter(client)
+	return l.enter(set, client)
 }
 
-// rest pauses at a ceiling until a place is free or the pause is over.
-func (l *Listener) rest() bool {
-	own, all := l.room.wait(), l.opt.Gate.room.wait()
+// rest pauses at a ceiling until a place is free, the pause is over, or there is
+// something else to do.
+func (l *Listener) rest(set *settings, t *turn) {
+	own, all := l.room.wait(), set.opt.Gate.room.wait()
 	defer l.room.done()
-	defer l.opt.Gate.room.done()
-	return l.sleep(pause, own, all)
+	defer set.opt.Gate.room.done()
+	tick := time.NewTimer(pause)
+	defer tick.Stop()
+	select {
+	case <-l.stop:
+	case <-t.over:
+	case <-tick.C:
+	case <-own:
+	case <-all:
+	}
 }
 
 // refuse ends a connection that is over a ceiling: a plain one with an answer,
 // a TLS one without a handshake. It never waits.
-func (l *Listener) refuse(nc net.Conn) {
-	if l.certs != nil {
+func (l *Listener) refuse(set *settings, nc net.Conn) {
+	if set.certs != nil {
 		_ = nc.Close()
 		return
 	}
 	// The socket is fresh, so the answer fits its buffer: the write cannot wait.
 	_ = nc.SetDeadline(time.Now().Add(lingerTime))
-	_, err := nc.Write(l.refusal)
+	_, err := nc.Write(set.refusal)
 	half, ok := nc.(interface{ CloseWrite() error })
 	if err != nil || !ok || half.CloseWrite() != nil {
 		_ = nc.Close()

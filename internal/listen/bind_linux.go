@@ -19,18 +19,18 @@ import (
 
 // bindOne opens one listening socket. Options that accepted sockets inherit are
 // set here once, not on every connection.
-func bindOne(ctx context.Context, where string, keepAlive time.Duration) (acceptor, error) {
+func bindOne(ctx context.Context, where string) (acceptor, error) {
 	lc := net.ListenConfig{KeepAlive: -1}
 	lc.SetMultipathTCP(false)
 	if path, ok := strings.CutPrefix(where, "unix:"); ok {
 		return bindUnix(ctx, &lc, path)
 	}
-	if keepAlive > 0 {
-		lc.Control = func(_, _ string, c syscall.RawConn) error { return inherit(c, keepAlive) }
-	}
 	ln, err := lc.Listen(ctx, network(where), where)
 	if err != nil {
 		return nil, fmt.Errorf("bind %s: %w", where, err)
+	}
+	if err := inherit(ln.(acceptor), DefaultKeepAlive); err != nil { //nolint:errcheck,forcetypeassert // as below
+		return nil, errors.Join(fmt.Errorf("bind %s: keepalive: %w", where, err), ln.Close())
 	}
 	return ln.(acceptor), nil //nolint:errcheck,forcetypeassert // what ListenConfig makes for tcp and unix is one
 }
@@ -84,19 +84,21 @@ func free(path string) error {
 	return nil
 }
 
-// inherit sets the keepalive options that Linux copies to accepted sockets.
-func inherit(c syscall.RawConn, idle time.Duration) error {
-	secs := max(int(idle/time.Second), 1)
-	var set error
-	err := c.Control(func(fd uintptr) {
-		set = errors.Join(
-			unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1),
-			unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, secs),
-			unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, max(secs/4, 1)),
-			unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 4),
+// inherit sets the keepalive options that Linux copies to accepted sockets; not
+// positive: off.
+func inherit(c syscall.Conn, idle time.Duration) error {
+	return control(c, func(fd int) error {
+		if idle <= 0 {
+			return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0)
+		}
+		secs := max(int(idle/time.Second), 1)
+		return errors.Join(
+			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1),
+			unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, secs),
+			unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, max(secs/4, 1)),
+			unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 4),
 		)
 	})
-	return errors.Join(err, set)
 }
 
 // bindUnix binds a path. A socket file that a dead process left behind is
@@ -143,7 +145,7 @@ type Queue struct {
 
 // queue reads the figures from the kernel: for a listening socket TCP_INFO
 // carries them where a connection has its unacked and sacked segments.
-func queue(ln net.Listener) (Queue, bool) {
+func queue(ln acceptor) (Queue, bool) {
 	q := Queue{Bind: ln.Addr().String()}
 	s, ok := ln.(*net.TCPListener)
 	if !ok {

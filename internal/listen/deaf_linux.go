@@ -4,6 +4,7 @@ package listen
 
 import (
 	"net"
+	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -38,4 +39,20 @@ func deafen(ln acceptor) error {
 // hear takes deafen back. It is not asked for unix sockets.
 func hear(ln acceptor) error {
 	return control(ln, func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0) })
+}
+
+// acceptNow takes a connection out of the queue, or says at once that there is
+// none (EAGAIN). The net package cannot ask without waiting.
+func acceptNow(ln acceptor) (net.Conn, error) {
+	nfd := -1
+	err := control(ln, func(fd int) (err error) {
+		nfd, _, err = unix.Accept4(fd, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(nfd), "")
+	defer f.Close() //nolint:errcheck // the connection has a duplicate
+	return net.FileConn(f)
 }

@@ -85,9 +85,7 @@ func (r *room) signal() {
 
 // clients counts connections per client address.
 type clients struct {
-	most int // constant; 0: not counted
-
-	mu sync.Mutex
+	mu sync.Mutex // guards n
 	n  map[netip.Addr]int32
 }
 
@@ -105,9 +103,11 @@ func clientKey(a netip.Addr) netip.Addr {
 	return p.Addr()
 }
 
-func (c *clients) enter(a netip.Addr) bool {
-	if c.most <= 0 || !a.IsValid() {
-		return true
+// enter counts a connection of a client that has fewer than most; 0: it is not
+// counted.
+func (c *clients) enter(a netip.Addr, most int) (counted, ok bool) {
+	if most <= 0 || !a.IsValid() {
+		return false, true
 	}
 	k := clientKey(a)
 	c.mu.Lock()
@@ -115,17 +115,15 @@ func (c *clients) enter(a netip.Addr) bool {
 	if c.n == nil {
 		c.n = make(map[netip.Addr]int32)
 	}
-	if c.n[k] >= int32(c.most) {
-		return false
+	if c.n[k] >= int32(most) {
+		return false, false
 	}
 	c.n[k]++
-	return true
+	return true, true
 }
 
+// leave takes a counted one off.
 func (c *clients) leave(a netip.Addr) {
-	if c.most <= 0 || !a.IsValid() {
-		return
-	}
 	k := clientKey(a)
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -3,10 +3,8 @@
 package listen
 
 import (
-	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -14,6 +12,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,64 +22,63 @@ import (
 	"github.com/weirlb/weir/internal/netconn"
 )
 
-// Listener is a set of bound sockets with common options. Make it with Listen.
+// Listener serves a set of sockets with common options. Make it with Listen.
 // All methods may be called from anywhere.
 type Listener struct {
 	// Constant after Listen.
-	opt     Options
-	lns     []net.Listener
-	certs   *certStore // nil for plain
-	files   int        // RLIMIT_NOFILE
+	sockets *Sockets
+	files   int // RLIMIT_NOFILE
 	crypto  *netconn.Turns
-	refusal []byte // the whole 503
 	linger  chan struct{}
+	stop    chan struct{}
 
+	set     atomic.Pointer[settings]
 	open    atomic.Int64
 	refused [refusals]atomic.Int64
 	room    room
 	clients clients
-	stop    chan struct{}
 
-	serving  sync.WaitGroup // accept loops and the watch of certificates
+	watching sync.WaitGroup // the watch of certificates
 	handlers sync.WaitGroup // handlers that have not returned, refused connections that linger
 
-	mu      sync.Mutex
-	stopped bool       // guarded by mu
+	mu      sync.Mutex // guards what follows
+	binds   []bound
+	left    []*Socket // no longer of binds; something may still come from them
+	handler func(*netconn.Conn, Info)
+	watched bool
+	stopped bool
 	empty   *sync.Cond // on mu: open has become zero
 }
 
-// Listen binds the sockets and loads the certificates: everything that can fail
+// settings are what Change replaces, immutable. A connection keeps those that
+// were in force when it was accepted.
+type settings struct {
+	opt     Options
+	certs   *certStore // nil for plain
+	refusal []byte     // the whole 503
+}
+
+// bound is one entry of Options.Bind.
+type bound struct {
+	where   string
+	sockets []*Socket // one, but for names of systemd
+}
+
+// Listen takes the sockets and loads the certificates: everything that can fail
 // fails here, and then nothing stays bound.
 func Listen(opt Options) (*Listener, error) {
 	opt.defaults()
-	if len(opt.Bind) == 0 {
-		return nil, fmt.Errorf("listener %s: nothing to bind", opt.Name)
-	}
 	l := &Listener{
-		opt: opt, files: netconn.FileLimit(), stop: make(chan struct{}),
-		linger: make(chan struct{}, maxLinger), clients: clients{most: opt.MaxPerClient},
-		refusal: refusalText(opt.RetryAfter),
+		sockets: opt.Sockets, files: netconn.FileLimit(), stop: make(chan struct{}),
+		linger: make(chan struct{}, maxLinger), crypto: netconn.NewTurns(opt.MaxHandshakes),
 	}
 	l.empty = sync.NewCond(&l.mu)
-	if opt.TLS != nil {
-		store, err := newCertStore(*opt.TLS, opt.Logger.With("listener", opt.Name))
-		if err != nil {
-			return nil, fmt.Errorf("listener %s: %w", opt.Name, err)
-		}
-		l.certs = store
-		l.crypto = netconn.NewTurns(opt.MaxHandshakes)
+	l.set.Store(&settings{})
+	commit, _, err := l.Change(opt)
+	if err != nil {
+		return nil, err
 	}
-	for _, where := range opt.Bind {
-		ln, err := bindOne(context.Background(), where, opt.KeepAlive)
-		if err != nil {
-			l.closeSockets()
-			return nil, fmt.Errorf("listener %s: %w", opt.Name, err)
-		}
-		if u, ok := ln.(*net.UnixListener); ok {
-			u.SetUnlinkOnClose(true)
-		}
-		l.lns = append(l.lns, ln)
-	}
+	commit()
 	return l, nil
 }
 
@@ -100,29 +98,40 @@ func (o *Options) defaults() {
 	if o.RetryAfter <= 0 {
 		o.RetryAfter = DefaultRetryAfter
 	}
+	if o.Sockets == nil {
+		o.Sockets = NewSockets()
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 }
 
 // Name returns the listener's name.
-func (l *Listener) Name() string { return l.opt.Name }
+func (l *Listener) Name() string { return l.set.Load().opt.Name }
 
 // Addrs returns the bound addresses, in the order of Options.Bind.
 func (l *Listener) Addrs() []net.Addr {
-	out := make([]net.Addr, len(l.lns))
-	for i, ln := range l.lns {
-		out[i] = ln.Addr()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out []net.Addr
+	for _, b := range l.binds {
+		for _, k := range b.sockets {
+			out = append(out, k.Addr())
+		}
 	}
 	return out
 }
 
 // Queues returns the accept queues of the TCP sockets.
 func (l *Listener) Queues() []Queue {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	var out []Queue
-	for _, ln := range l.lns {
-		if q, ok := queue(ln); ok {
-			out = append(out, q)
+	for _, b := range l.binds {
+		for _, k := range b.sockets {
+			if q, ok := queue(k.o.ln); ok {
+				out = append(out, q)
+			}
 		}
 	}
 	return out
@@ -137,10 +146,10 @@ func (l *Listener) Refused(r Refusal) int64 { return l.refused[r].Load() }
 // Reload loads the certificate files if they changed. On an error the old ones
 // stay. It does nothing on a plain listener.
 func (l *Listener) Reload() error {
-	if l.certs == nil {
-		return nil
+	if certs := l.set.Load().certs; certs != nil {
+		return certs.reload()
 	}
-	return l.certs.reload()
+	return nil
 }
 
 // Serve accepts connections and runs handler on a goroutine of its own for
@@ -154,20 +163,33 @@ func (l *Listener) Serve(handler func(*netconn.Conn, Info)) error {
 		l.mu.Unlock()
 		return nil
 	}
-	if l.certs != nil {
-		l.serving.Go(func() { l.certs.watch(l.stop) })
-	}
-	for _, ln := range l.lns {
-		l.serving.Go(func() { l.accept(ln, handler) })
+	l.handler = handler
+	l.watchLocked()
+	for _, b := range l.binds {
+		l.openDoors(b)
 	}
 	l.mu.Unlock()
-	l.serving.Wait()
+	l.over()
 	return nil
 }
 
-// Stop closes the listening sockets. Connections that are open go on; those in
-// the accept queue are lost to the kernel, which resets them.
-func (l *Listener) Stop() {
+// openDoors makes the listener the one who serves the sockets of a bind. Called
+// under mu.
+func (l *Listener) openDoors(b bound) {
+	for _, k := range b.sockets {
+		k.serve(&door{l: l})
+	}
+}
+
+// Stop gives the sockets up: unless somebody else holds them they are closed
+// when those who are connected or in the middle of their handshake have been
+// accepted, which Wait waits for. Connections that are open go on.
+func (l *Listener) Stop() { l.end(linger) }
+
+// StopNow is Stop without the wait for handshakes.
+func (l *Listener) StopNow() { l.end(0) }
+
+func (l *Listener) end(grace time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.stopped {
@@ -175,14 +197,32 @@ func (l *Listener) Stop() {
 	}
 	l.stopped = true
 	close(l.stop)
-	l.closeSockets()
+	for _, b := range l.binds {
+		for _, k := range b.sockets {
+			_ = k.release(grace) // nothing can be done, and nothing depends on it
+		}
+	}
+}
+
+// over returns when, after Stop, nothing is accepted any more.
+func (l *Listener) over() {
+	<-l.stop
+	l.mu.Lock()
+	all := slices.Clone(l.left)
+	for _, b := range l.binds {
+		all = append(all, b.sockets...)
+	}
+	l.mu.Unlock()
+	for _, k := range all {
+		<-k.Done()
+	}
 }
 
 // Wait returns when, after Stop, the last connection is closed and no goroutine
 // of the listener is left.
 func (l *Listener) Wait() {
-	<-l.stop
-	l.serving.Wait() // from here on nothing is accepted
+	l.over()
+	l.watching.Wait()
 	l.mu.Lock()
 	for l.open.Load() > 0 {
 		l.empty.Wait()
@@ -191,66 +231,60 @@ func (l *Listener) Wait() {
 	l.handlers.Wait()
 }
 
-func (l *Listener) closeSockets() {
-	for _, ln := range l.lns {
-		_ = ln.Close() // nothing can be done, and nothing depends on it
-	}
-}
-
 // handle makes a connection of an accepted socket and runs it.
-func (l *Listener) handle(nc net.Conn, remote netip.AddrPort, handler func(*netconn.Conn, Info)) {
-	info := Info{Listener: l.opt.Name, Local: addrPort(nc.LocalAddr()), Remote: remote}
+func (l *Listener) handle(set *settings, nc net.Conn, remote netip.AddrPort, counted bool) {
+	info := Info{Listener: set.opt.Name, Local: addrPort(nc.LocalAddr()), Remote: remote}
 	var c *netconn.Conn
-	if l.certs != nil {
-		c = netconn.Server(nc, l.certs.config)
+	if set.certs != nil {
+		c = netconn.Server(nc, set.certs.config)
 	} else {
 		c = netconn.New(nc)
 	}
-	c.SetOnClose(func() { l.leave(remote.Addr()) })
-	if l.certs == nil {
-		l.run(c, info, handler)
+	c.SetOnClose(func() { l.leave(set, remote.Addr(), counted) })
+	if set.certs == nil {
+		l.run(set, c, info)
 		return
 	}
-	defer l.guard(c)
-	if err := l.handshake(c, &info); err != nil {
+	defer l.guard(set, c)
+	if err := l.handshake(set, c, &info); err != nil {
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			l.count(HandshakeTimeout)
+			l.count(set, HandshakeTimeout)
 		} else {
-			l.count(HandshakeFailed)
+			l.count(set, HandshakeFailed)
 			answerPlain(nc, err)
 		}
-		l.opt.Logger.Debug("handshake failed", "listener", l.opt.Name, "client", remote, "error", err)
+		set.opt.Logger.Debug("handshake failed", "listener", set.opt.Name, "client", remote, "error", err)
 		_ = c.Close()
 		return
 	}
 	// On a goroutine of its own: the handshake's deep stack is not kept for
 	// the life of the connection.
-	l.handlers.Go(func() { l.run(c, info, handler) })
+	l.handlers.Go(func() { l.run(set, c, info) })
 }
 
-func (l *Listener) run(c *netconn.Conn, info Info, handler func(*netconn.Conn, Info)) {
-	defer l.guard(c)
-	handler(c, info)
+func (l *Listener) run(set *settings, c *netconn.Conn, info Info) {
+	defer l.guard(set, c)
+	l.handler(c, info) // set before the first connection, and not again
 }
 
 // guard, deferred, turns a panic into the loss of one connection.
-func (l *Listener) guard(c *netconn.Conn) {
+func (l *Listener) guard(set *settings, c *netconn.Conn) {
 	v := recover()
 	if v == nil {
 		return
 	}
 	_ = c.Close()
 	stack := debug.Stack()
-	l.opt.Logger.Error("connection handler panicked", "listener", l.opt.Name, "panic", v, "stack", string(stack))
-	if l.opt.OnPanic != nil {
-		l.opt.OnPanic(v, stack)
+	set.opt.Logger.Error("connection handler panicked", "listener", set.opt.Name, "panic", v, "stack", string(stack))
+	if set.opt.OnPanic != nil {
+		set.opt.OnPanic(v, stack)
 	}
 }
 
-func (l *Listener) handshake(c *netconn.Conn, info *Info) error {
+func (l *Listener) handshake(set *settings, c *netconn.Conn, info *Info) error {
 	var by balance.Instant
-	if l.opt.HandshakeTimeout > 0 {
-		by = clock.Now().Add(l.opt.HandshakeTimeout)
+	if set.opt.HandshakeTimeout > 0 {
+		by = clock.Now().Add(set.opt.HandshakeTimeout)
 	}
 	if err := c.HandshakeTurns(by, l.crypto); err != nil {
 		return err
@@ -279,27 +313,30 @@ func answerPlain(nc net.Conn, err error) {
 }
 
 // enter takes a place for a connection from a client, or says why there is none.
-func (l *Listener) enter(client netip.Addr) (Refusal, bool) {
-	if n := l.open.Add(1); l.opt.MaxConnections > 0 && n > int64(l.opt.MaxConnections) {
+// counted is to be given back with the place.
+func (l *Listener) enter(set *settings, client netip.Addr) (why Refusal, counted, ok bool) {
+	if n, most := l.open.Add(1), set.opt.MaxConnections; most > 0 && n > int64(most) {
 		l.undo()
-		return ListenerLimit, false
+		return ListenerLimit, false, false
 	}
-	if !l.opt.Gate.enter() {
+	if !set.opt.Gate.enter() {
 		l.undo()
-		return ProcessLimit, false
+		return ProcessLimit, false, false
 	}
-	if !l.clients.enter(client) {
-		l.opt.Gate.leave()
+	if counted, ok = l.clients.enter(client, set.opt.MaxPerClient); !ok {
+		set.opt.Gate.leave()
 		l.undo()
-		return ClientLimit, false
+		return ClientLimit, false, false
 	}
-	return 0, true
+	return 0, counted, true
 }
 
 // leave gives the place back.
-func (l *Listener) leave(client netip.Addr) {
-	l.clients.leave(client)
-	l.opt.Gate.leave()
+func (l *Listener) leave(set *settings, client netip.Addr, counted bool) {
+	if counted {
+		l.clients.leave(client)
+	}
+	set.opt.Gate.leave()
 	l.undo()
 	l.room.signal()
 }
@@ -313,10 +350,10 @@ func (l *Listener) undo() {
 	}
 }
 
-func (l *Listener) count(r Refusal) {
+func (l *Listener) count(set *settings, r Refusal) {
 	l.refused[r].Add(1)
-	if l.opt.OnRefused != nil {
-		l.opt.OnRefused(r)
+	if set.opt.OnRefused != nil {
+		set.opt.OnRefused(r)
 	}
 }
 
@@ -327,22 +364,4 @@ func addrPort(a net.Addr) netip.AddrPort {
 	}
 	ap := t.AddrPort()
 	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
-}
-
-// sleep pauses the accept loop; false when the listener stopped.
-func (l *Listener) sleep(d time.Duration, wake ...<-chan struct{}) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	var a, b <-chan struct{}
-	if len(wake) == 2 {
-		a, b = wake[0], wake[1]
-	}
-	select {
-	case <-l.stop:
-		return false
-	case <-t.C:
-	case <-a:
-	case <-b:
-	}
-	return true
 }

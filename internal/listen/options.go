@@ -57,12 +57,13 @@ func (r Refusal) String() string {
 
 // Options describe one listener. A zero field means its default.
 type Options struct {
-	Name string   // for logs and Info
-	Bind []string // host:port, :port, [v6]:port or unix:/path; at least one
+	Name    string   // for logs and Info
+	Bind    []string // host:port, :port, [v6]:port, unix:/path or systemd:name; at least one
+	Sockets *Sockets // where the sockets come from; nil: a set of its own. Change leaves it
 
 	TLS              *TLSOptions   // nil: plain
 	HandshakeTimeout time.Duration // accept to handshake complete; 10s, negative: no bound
-	MaxHandshakes    int           // handshakes computing at once; GOMAXPROCS
+	MaxHandshakes    int           // handshakes computing at once; GOMAXPROCS. Change leaves it
 
 	Gate           *Gate // the process's ceiling, shared by its listeners; nil: none
 	MaxConnections int   // of this listener; 0: no limit

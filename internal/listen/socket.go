@@ -16,9 +16,9 @@ import (
 )
 
 // linger is how long a socket that is given up still accepts those that are in
-// the middle of their handshake: about a round trip to the other side of the
-// world. New ones are no longer let in meanwhile.
-const linger = 250 * time.Millisecond
+// the middle of their handshake: a round trip across a continent. New ones are
+// no longer let in meanwhile.
+const linger = 100 * time.Millisecond
 
 // acceptor is a listening socket of the net package.
 type acceptor interface {
@@ -55,16 +55,20 @@ type open struct {
 	inherited bool        // somebody outside may have it, too
 
 	now      atomic.Pointer[turn]
-	delivery sync.Mutex // held while one connection is handed over
+	idle     atomic.Int64  // of keepalive, nanoseconds; not positive: off
+	delivery sync.Mutex    // held while one connection is handed over
+	rounds   atomic.Uint64 // of the accept loop
 
 	// Guarded by set.mu.
 	holds   int
-	claimed bool // was held once
-	handed  bool // a duplicate went out
-	running bool // there is an accept loop
-	ending  chan struct{}
-	closeAt time.Time // with ending: when it closes
-	deaf    bool      // lets no new client in
+	claimed bool          // was held once
+	handed  bool          // a duplicate went out
+	running bool          // there is an accept loop
+	ending  chan struct{} // closed; not nil when nobody holds it any more
+	closeAt time.Time     // with ending: when it closes
+	deaf    bool          // lets no new client in
+	waited  bool          // somebody waited when Stalled looked last, and rounds was seen
+	seen    uint64
 }
 
 // Socket is a hold on an open socket.
@@ -98,8 +102,8 @@ func (k *Socket) Bind() string { return k.o.bind }
 
 // Close gives back the hold. The last one closes the socket: new clients are
 // refused, those that are connected or about to be are still accepted and
-// served by whoever served it, which takes up to a quarter of a second. Close
-// does not wait for that; Done tells. Further calls do nothing.
+// served by whoever served it, which takes a tenth of a second. Close does
+// not wait for that; Done tells. Further calls do nothing.
 func (k *Socket) Close() error { return k.release(linger) }
 
 func (k *Socket) release(grace time.Duration) error {
@@ -123,6 +127,10 @@ func (k *Socket) release(grace time.Duration) error {
 	}
 	o.ending, o.closeAt = make(chan struct{}), time.Now().Add(grace)
 	close(o.ending)
+	o.set.rouse()
+	if !o.alien() {
+		o.deaf = deafen(o.ln) == nil // where that does not work nobody loses more than before
+	}
 	if o.path != "" || !o.isTCP() {
 		o.forget() // its path is free at once
 	}
@@ -141,6 +149,15 @@ func (k *Socket) Done() <-chan struct{} {
 		return c
 	}
 	return k.mine.ended
+}
+
+func (k *Socket) done() bool {
+	select {
+	case <-k.Done():
+		return true
+	default:
+		return false
+	}
 }
 
 // serve makes srv the one who serves the socket and returns when nobody else
@@ -176,11 +193,14 @@ func (o *open) loop() {
 	var backoff time.Duration
 	for {
 		nc, err := o.ln.Accept()
+		o.rounds.Add(1)
 		switch {
 		case err == nil:
 			backoff = 0
+			o.probe(nc, o.inherited)
 			o.deliver(nc)
 		case errors.Is(err, os.ErrDeadlineExceeded):
+			o.whileYielded()
 			if o.end() {
 				return
 			}
@@ -210,6 +230,27 @@ func (o *open) whenEnding() <-chan struct{} {
 	return o.ending
 }
 
+// keepAlive sets how long a client may be silent before the kernel probes it;
+// not positive: for ever. It is for those accepted from now on.
+func (k *Socket) keepAlive(idle time.Duration) error {
+	o := k.o
+	if time.Duration(o.idle.Swap(int64(idle))) == idle || !o.isTCP() {
+		return nil
+	}
+	return inherit(o.ln, idle)
+}
+
+// probe repeats the keepalive options where the net package sets its own: on
+// connections of inherited sockets; one that was bound here is told not to.
+func (o *open) probe(nc net.Conn, needed bool) {
+	t, ok := nc.(*net.TCPConn)
+	if !ok || !needed {
+		return
+	}
+	idle := time.Duration(o.idle.Load())
+	_ = t.SetKeepAliveConfig(net.KeepAliveConfig{Enable: idle > 0, Idle: idle, Interval: max(idle/4, time.Second), Count: 4}) // else the default stays
+}
+
 // deliver hands a connection to whoever serves the socket now.
 func (o *open) deliver(nc net.Conn) {
 	for {
@@ -220,14 +261,25 @@ func (o *open) deliver(nc net.Conn) {
 		if taken {
 			return
 		}
-		select { // nobody is there for a moment
-		case <-t.over:
-		case <-o.whenEnding():
+		if !o.pause(t) {
 			_ = nc.Close()
 			return
-		case <-time.After(linger): // looks again whether the socket has come to its end
 		}
 	}
+}
+
+// pause waits a little for somebody to serve a connection; false when nobody
+// will.
+func (o *open) pause(t *turn) bool {
+	tick := time.NewTimer(linger / 10)
+	defer tick.Stop()
+	select {
+	case <-t.over:
+	case <-tick.C:
+	}
+	o.set.mu.Lock()
+	defer o.set.mu.Unlock()
+	return o.ending == nil || time.Now().Before(o.closeAt.Add(linger))
 }
 
 // end is called when the loop was woken. It finishes the socket if nobody holds
@@ -240,9 +292,6 @@ func (o *open) end() bool {
 		return false
 	}
 	wait := time.Until(o.closeAt)
-	if !o.deaf && !o.alien() {
-		o.deaf = deafen(o.ln) == nil
-	}
 	if wait > 0 && o.deaf {
 		_ = o.ln.SetDeadline(o.closeAt)
 		s.mu.Unlock()
@@ -250,13 +299,18 @@ func (o *open) end() bool {
 	}
 	s.mu.Unlock()
 	for range maxDrain {
-		if !pending(o.ln) {
+		if s.keepPaths.Load() {
+			break // they are the successor's
+		}
+		nc, err := acceptNow(o.ln)
+		if errors.Is(err, syscall.ECONNABORTED) {
+			continue
+		}
+		if err != nil {
 			break
 		}
-		_ = o.ln.SetDeadline(time.Now().Add(linger)) // a successor may take it first
-		if nc, err := o.ln.Accept(); err == nil {
-			o.deliver(nc)
-		}
+		o.probe(nc, true)
+		o.deliver(nc)
 	}
 	s.mu.Lock()
 	if o.ending == nil {
@@ -314,28 +368,30 @@ func pending(ln syscall.Conn) bool {
 	return n > 0
 }
 
-// Listener returns the socket as net/http wants it. It serves from now on;
-// closing it closes the hold. Accept returns net.ErrClosed after Close.
+// Listener returns the socket as net/http wants it. It takes the socket over
+// with the first Accept; closing it closes the hold. Accept returns
+// net.ErrClosed after Close.
 func (k *Socket) Listener() net.Listener {
-	l := &queueListener{k: k, ch: make(chan net.Conn), closed: make(chan struct{})}
-	k.serve(l)
-	return l
+	return &queueListener{k: k, ch: make(chan net.Conn), closed: make(chan struct{})}
 }
 
 // queueListener hands what a socket accepts to somebody who asks for it.
 type queueListener struct {
-	k      *Socket
-	ch     chan net.Conn
-	once   sync.Once
-	closed chan struct{}
+	k           *Socket
+	ch          chan net.Conn
+	begin, once sync.Once
+	closed      chan struct{}
 }
 
 func (l *queueListener) accepted(nc net.Conn, t *turn) bool {
+	wait := time.NewTimer(linger)
+	defer wait.Stop()
 	select {
 	case l.ch <- nc:
 		return true
 	case <-t.over:
 	case <-l.closed:
+	case <-wait.C:
 	}
 	return false
 }
@@ -343,6 +399,7 @@ func (l *queueListener) accepted(nc net.Conn, t *turn) bool {
 func (l *queueListener) failed(error) {}
 
 func (l *queueListener) Accept() (net.Conn, error) {
+	l.begin.Do(func() { l.k.serve(l) })
 	select {
 	case nc := <-l.ch:
 		return nc, nil

@@ -14,7 +14,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -28,15 +27,15 @@ const systemdPrefix = "systemd:"
 // from one holder to the next without a moment in which a client is refused.
 // Sockets is safe for concurrent use. Make it with NewSockets.
 type Sockets struct {
-	keepAlive time.Duration // constant
 	keepPaths atomic.Bool
 
-	mu  sync.Mutex
-	all []*open // guarded by mu, in the order in which they came
+	mu      sync.Mutex
+	all     []*open       // guarded by mu, in the order in which they came
+	yielded chan struct{} // guarded by mu; nil: this process accepts; closed when that, or a socket's end, is to be looked at
 }
 
 // NewSockets returns an empty set.
-func NewSockets() *Sockets { return &Sockets{keepAlive: DefaultKeepAlive} }
+func NewSockets() *Sockets { return &Sockets{} }
 
 // Handed is a duplicate of a listening socket, for another process.
 type Handed struct {
@@ -146,6 +145,7 @@ func (s *Sockets) Inherit(bind string, f *os.File) error {
 		return fmt.Errorf("inherit %s: the descriptor is no listening socket: %w", bind, err)
 	}
 	o := &open{set: s, bind: bind, addr: ln.Addr(), inherited: true}
+	o.idle.Store(int64(DefaultKeepAlive))
 	switch ln := ln.(type) {
 	case *net.TCPListener:
 		o.ln = ln
@@ -153,10 +153,7 @@ func (s *Sockets) Inherit(bind string, f *os.File) error {
 			err = errors.New("it is a TCP socket")
 			break
 		}
-		var raw syscall.RawConn
-		if raw, err = ln.SyscallConn(); err == nil {
-			err = inherit(raw, s.keepAlive)
-		}
+		err = inherit(ln, DefaultKeepAlive)
 	case *net.UnixListener:
 		ln.SetUnlinkOnClose(false)
 		o.ln = ln
@@ -248,6 +245,7 @@ func (s *Sockets) KeepPaths() { s.keepPaths.Store(true) }
 // open makes a socket. Called under mu.
 func (s *Sockets) open(bind string, private bool) (*open, error) {
 	o := &open{set: s, bind: bind}
+	o.idle.Store(int64(DefaultKeepAlive))
 	path, isUnix := strings.CutPrefix(bind, "unix:")
 	if isUnix && private && !strings.HasPrefix(path, "@") {
 		ln, err := bindPrivate(path)
@@ -256,7 +254,7 @@ func (s *Sockets) open(bind string, private bool) (*open, error) {
 		}
 		o.ln, o.addr = ln, &net.UnixAddr{Name: path, Net: "unix"}
 	} else {
-		ln, err := bindOne(context.Background(), bind, s.keepAlive)
+		ln, err := bindOne(context.Background(), bind)
 		if err != nil {
 			return nil, err
 		}

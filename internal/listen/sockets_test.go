@@ -38,19 +38,18 @@ func TestSocketShared(t *testing.T) {
 		t.Fatal(err)
 	}
 	in.Close()
-	lb := b.Listener() // moved
 	la.Close()
-	<-a.Done()
-	c2, err := net.Dial("tcp", where)
+	c2, err := net.Dial("tcp", where) // nobody serves, but somebody holds it
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c2.Close()
-	in, err = lb.Accept()
-	if err != nil {
+	lb := b.Listener()
+	if in, err = lb.Accept(); err != nil {
 		t.Fatal(err)
 	}
 	in.Close()
+	<-a.Done()
 	lb.Close()
 	<-b.Done()
 	if _, err := net.Dial("tcp", where); !errors.Is(err, syscall.ECONNREFUSED) {

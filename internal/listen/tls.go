@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -57,32 +58,43 @@ type fileMark struct {
 	inode uint64
 }
 
-func newCertStore(opt TLSOptions, log *slog.Logger) (*certStore, error) {
+func (o *TLSOptions) defaults() {
+	if o.MinVersion == 0 {
+		o.MinVersion = tls.VersionTLS12
+	}
+	if len(o.ALPN) == 0 {
+		o.ALPN = []string{"http/1.1"}
+	}
+	if o.ReloadEvery == 0 {
+		o.ReloadEvery = DefaultReloadEvery
+	}
+}
+
+// change returns the store for other options, with certificates loaded. The keys
+// of session tickets stay, so that clients resume. adopt is to be called when
+// the store is put into force. s may be nil: then there was none.
+func (s *certStore) change(opt TLSOptions, log *slog.Logger) (next *certStore, adopt func(), err error) {
 	if len(opt.Certificates) == 0 {
-		return nil, errors.New("tls: no certificate")
+		return nil, nil, errors.New("tls: no certificate")
 	}
-	if opt.MinVersion == 0 {
-		opt.MinVersion = tls.VersionTLS12
-	}
-	if len(opt.ALPN) == 0 {
-		opt.ALPN = []string{"http/1.1"}
-	}
-	if opt.ReloadEvery == 0 {
-		opt.ReloadEvery = DefaultReloadEvery
-	}
-	s := &certStore{opt: opt, log: log}
-	s.seen = s.marks()
+	opt.defaults()
+	next = &certStore{opt: opt, log: log}
+	next.seen = next.marks()
 	set, err := loadCerts(opt.Certificates)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	s.now.Store(set)
-	s.config = &tls.Config{
-		MinVersion:     opt.MinVersion,
-		NextProtos:     opt.ALPN,
-		GetCertificate: func(h *tls.ClientHelloInfo) (*tls.Certificate, error) { return s.now.Load().choose(h), nil },
+	if s != nil && reflect.DeepEqual(s.opt, opt) {
+		return s, func() { s.replace(set, next.seen) }, nil
 	}
-	return s, nil
+	next.now.Store(set)
+	next.config = &tls.Config{} //nolint:gosec // its MinVersion follows
+	if s != nil {
+		next.config = s.config.Clone()
+	}
+	next.config.MinVersion, next.config.NextProtos = opt.MinVersion, opt.ALPN
+	next.config.GetCertificate = func(h *tls.ClientHelloInfo) (*tls.Certificate, error) { return next.now.Load().choose(h), nil }
+	return next, func() {}, nil
 }
 
 func loadCerts(files []CertFile) (*certSet, error) {
@@ -133,19 +145,31 @@ func (s *certSet) choose(h *tls.ClientHelloInfo) *tls.Certificate {
 	return found[0]
 }
 
-// watch looks at the files from time to time until stop is closed.
-func (s *certStore) watch(stop <-chan struct{}) {
-	if s.opt.ReloadEvery < 0 {
-		return
-	}
-	t := time.NewTicker(s.opt.ReloadEvery)
-	defer t.Stop()
+// watch looks at the files from time to time until the listener stops or is
+// plain.
+func (l *Listener) watch() {
 	for {
+		s := l.set.Load().certs
+		if s == nil || s.opt.ReloadEvery < 0 {
+			l.mu.Lock()
+			// Once more, under the lock that a change takes to begin a watch.
+			s = l.set.Load().certs
+			l.watched = s != nil && s.opt.ReloadEvery >= 0
+			again := l.watched
+			l.mu.Unlock()
+			if !again {
+				return
+			}
+		}
+		t := time.NewTimer(s.opt.ReloadEvery)
 		select {
-		case <-stop:
+		case <-l.stop:
+			t.Stop()
 			return
 		case <-t.C:
-			_ = s.reload() // logged there
+			if s := l.set.Load().certs; s != nil {
+				_ = s.reload() // logged there
+			}
 		}
 	}
 }
@@ -168,11 +192,27 @@ func (s *certStore) reload() error {
 		}
 		return err
 	}
+	s.put(set)
+	return nil
+}
+
+// replace puts certificates into force that were loaded from files as marked.
+func (s *certStore) replace(set *certSet, seen []fileMark) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	changed := s.failed != "" || !slices.Equal(seen, s.seen)
+	s.seen = seen
+	if changed {
+		s.put(set)
+	}
+}
+
+// put is called under mu.
+func (s *certStore) put(set *certSet) {
 	s.failed = ""
 	s.now.Store(set)
 	first := set.all[0].Leaf
 	s.log.Info("certificates reloaded", "certificates", len(set.all), "first", first.Subject.String(), "not_after", first.NotAfter)
-	return nil
 }
 
 // marks describes the files as they are. One that cannot be looked at has the
