@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"net/netip"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -154,7 +155,7 @@ func listen(what, bind string, bound net.Listener, h http.Handler, log *slog.Log
 		log = slog.Default()
 	}
 	s.http = &http.Server{
-		Handler:           bounded(h),
+		Handler:           bounded(recovering(h, log)),
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
@@ -177,6 +178,24 @@ func bounded(h http.Handler) http.Handler {
 			problem(w, http.StatusInternalServerError, CodeInternal, err.Error())
 			return
 		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// recovering tells of a panic at a level that is seen: net/http recovers it as
+// well, but says so where it says that a client has gone.
+func recovering(h http.Handler, log *slog.Logger) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			v := recover()
+			if v == nil {
+				return
+			}
+			if err, ok := v.(error); !ok || !errors.Is(err, http.ErrAbortHandler) {
+				log.Error("defect of weir", "where", "admin", "path", r.URL.Path, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+			}
+			panic(http.ErrAbortHandler) // what was written already may be half an answer
+		}()
 		h.ServeHTTP(w, r)
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"path/filepath"
 	"reflect"
@@ -278,5 +279,26 @@ func TestPage(t *testing.T) {
 	}
 	if w, _ := send(t, s, request{path: "/nope"}); w.StatusCode != 404 {
 		t.Errorf("/nope: %d", w.StatusCode)
+	}
+}
+
+// TestPanicIsSaid: a defect in a handler is an error in the log, not a client
+// that has gone.
+func TestPanicIsSaid(t *testing.T) {
+	var said weirtest.Log
+	s, err := Listen(Options{
+		Bind: "127.0.0.1:0", Controller: newFake(),
+		Logger:  slog.New(slog.NewTextHandler(&said, nil)),
+		Metrics: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("no metrics today") }),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	started(t, s)
+	if _, err := httpClient(t).Get("http://" + s.Addr().String() + "/metrics"); err == nil {
+		t.Error("half an answer passes for one")
+	}
+	if text := said.String(); !strings.Contains(text, "level=ERROR") || !strings.Contains(text, "no metrics today") {
+		t.Errorf("the log says %q", text)
 	}
 }
