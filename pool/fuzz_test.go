@@ -54,8 +54,9 @@ type game struct {
 	waiting  []*waiter
 	ids      int
 	zones    []string
-	still    bool // membership never changes and connections never fail
-	calm     bool // and nothing fails at all: backends are at most overloaded
+	specs    []Spec // of the last update
+	still    bool   // membership never changes and connections never fail
+	calm     bool   // and nothing fails at all: backends are at most overloaded
 }
 
 func (g *game) Attach(b *balance.Backend) any {
@@ -95,6 +96,17 @@ func (g *game) next(n int) int {
 }
 
 func play(t *testing.T, data []byte) {
+	g := newGame(t, data)
+	for len(g.data) > 0 && !t.Failed() {
+		g.move()
+		g.settle()
+		g.check()
+	}
+	g.end()
+}
+
+// newGame makes the pool of a play, with its first members.
+func newGame(t *testing.T, data []byte) *game {
 	g := &game{t: t, data: data, attached: map[*balance.Backend]int{}, probes: map[*balance.Backend]func(health.ProbeResult){}}
 	g.ids = 2 + g.next(5)
 	g.still = g.next(4) == 0
@@ -123,12 +135,7 @@ func play(t *testing.T, data []byte) {
 	g.shares(&cfg)
 	g.p = New(cfg, g, func() balance.Instant { return g.now })
 	g.update()
-	for len(g.data) > 0 && !t.Failed() {
-		g.move()
-		g.settle()
-		g.check()
-	}
-	g.end()
+	return g
 }
 
 func (g *game) move() {
@@ -175,6 +182,7 @@ func (g *game) update() {
 		}
 		specs = append(specs, s)
 	}
+	g.specs = specs
 	if g.rnd%3 != 2 { // by what the picks have drawn: plays that were kept go on meaning what they did
 		g.p.Update(specs)
 		return

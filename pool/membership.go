@@ -34,7 +34,7 @@ func (c *core) update(now balance.Instant, specs []Spec) {
 	fresh := 0
 	for i := range specs {
 		s := &specs[i]
-		m := c.byID[s.ID]
+		m, added := c.byID[s.ID], false
 		switch {
 		case m != nil && m.core.seen == c.updates:
 			continue // named twice
@@ -44,12 +44,16 @@ func (c *core) update(now balance.Instant, specs []Spec) {
 			c.revive(now, m)
 		default:
 			m = c.add(now, *s, first, &fresh)
+			added = true
 		}
 		m.core.seen = c.updates
 		c.byID[s.ID] = m
 		order = append(order, m)
 		if m.core.spec != *s || m.core.class == out0 || m.core.tier != c.tierOf(s) {
 			c.respec(m, *s, false)
+		}
+		if added {
+			c.remember(now, m, &fresh)
 		}
 	}
 	for _, m := range c.order {
@@ -83,7 +87,7 @@ func (c *core) add(now balance.Instant, s Spec, first bool, fresh *int) *member 
 	if c.cfg.Active.Enabled {
 		at := now
 		if *fresh++; *fresh > spreadProbes {
-			at = now.Add(min(time.Duration(*fresh-spreadProbes)*500*time.Microsecond, c.cfg.Active.Interval))
+			at = c.spread(now, *fresh)
 		}
 		c.timers.set(m, timerProbe, at)
 		if !c.ready {
@@ -93,6 +97,11 @@ func (c *core) add(now balance.Instant, s Spec, first bool, fresh *int) *member 
 	}
 	c.notice(m, Notice{Kind: Added, To: st.health.State(), Share: st.health.Share(), Reason: st.health.Reason()})
 	return m
+}
+
+// spread returns when the nth of many probes begins that are due at once.
+func (c *core) spread(now balance.Instant, n int) balance.Instant {
+	return now.Add(min(time.Duration(n-spreadProbes)*500*time.Microsecond, c.cfg.Active.Interval))
 }
 
 // respec takes weight, zone and tier of a member from its spec, and what the

@@ -29,7 +29,7 @@ import (
 
 // establish makes a new member one that has always worked, or not.
 func (c *core) establish(m *member, first bool) {
-	m.core.took = first
+	m.core.took, m.core.idle = first, c.now
 	if first { // some may not work at all: drained, or of weight 0
 		m.core.moved = true
 		c.moved = append(c.moved, m)

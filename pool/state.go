@@ -20,6 +20,7 @@ const (
 	evCrossed                      // m, marks: thresholds that requests crossed
 	evReconfigure                  // was: the settings until now
 	evDismiss                      // id, specs: the membership without it, deadline
+	evRestore                      // restoring: what another process knew
 )
 
 // event is one input of the core.
@@ -33,6 +34,8 @@ type event struct {
 	marks    uint32
 	was      *Config
 	deadline time.Duration
+
+	restoring *restoring
 }
 
 // effectKind is what is to be done.
@@ -114,6 +117,9 @@ type core struct {
 
 	stats stats
 
+	remembered remembered // of another process, see Restore
+	happened   uint64     // events that changed something, see Activity
+
 	effects []effect
 	woken   balance.Instant // the wake-up last asked for
 	hasWake bool
@@ -139,6 +145,9 @@ func (c *core) step(now balance.Instant, ev event) []effect {
 		c.readyBy = now.Add(readyWithin)
 		c.stats.next = now.Add(statsIdle)
 	}
+	if ev.kind != evTick {
+		c.happened++
+	}
 	switch ev.kind {
 	case evTick:
 		c.tick(now)
@@ -154,6 +163,8 @@ func (c *core) step(now balance.Instant, ev event) []effect {
 		c.reconfigure(now, ev.was)
 	case evDismiss:
 		c.dismiss(now, ev.id, ev.specs, ev.deadline)
+	case evRestore:
+		c.restore(now, ev.restoring)
 	}
 	c.settleRamps(now)
 	c.reckon(now)
@@ -177,6 +188,7 @@ func (c *core) notice(m *member, n Notice) {
 func (c *core) tick(now balance.Instant) {
 	for t := c.timers.due(now); t != nil; t = c.timers.due(now) {
 		m := t.m
+		c.happened++
 		switch t.kind {
 		case timerProbe:
 			c.probe(now, m)
