@@ -76,7 +76,9 @@ func newAdminWord(name string) *cobra.Command {
 				}
 			}
 			progress("is " + b.Admin + inFlight(&b))
-			if wait {
+			if b.OutsideSubset {
+				progress("is in the subsets of other balancers; this is kept for when it is in this one's")
+			} else if wait {
 				if b, err = waitEmpty(cmd.Context(), client, pool, id, progress); err != nil {
 					return err
 				}

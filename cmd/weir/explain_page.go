@@ -205,6 +205,9 @@ func (p *page) backends(e *admin.ExplainedPool) {
 		}
 		p.line("  %-*s  %6s  %6d  %5.2f  %5.4g  %s", width, c.ID, percent(c.Chance), c.Weight, c.Share, c.Load, state)
 		var more []string
+		if c.Source == admin.SourceAPI {
+			more = append(more, "added by the API")
+		}
 		if c.Cause != "" && c.Health != "healthy" {
 			more = append(more, c.Cause)
 		}

@@ -81,7 +81,7 @@ func newRoot() *cobra.Command {
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(
 		newRun(), newProxy(), newBackend(), newDemo(), newCheck(),
-		newStatus(), newAdminWord("drain"), newAdminWord("enable"), newAdminWord("disable"), newWeight(),
+		newStatus(), newAdminWord("drain"), newAdminWord("enable"), newAdminWord("disable"), newWeight(), newAdd(), newRemove(),
 		newSim(), newVersion(), newReload(), newExplain(),
 	)
 	markUse(root)

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -48,7 +49,7 @@ func newStatus() *cobra.Command {
 					Pools []admin.Pool `json:"pools"`
 				}{s, pools})
 			}
-			return printStatus(cmd.OutOrStdout(), &s, pools)
+			return printStatus(cmd.OutOrStdout(), &s, pools, len(args) == 1)
 		},
 	}
 	addAdminFlags(c, &opt)
@@ -56,7 +57,9 @@ func newStatus() *cobra.Command {
 	return c
 }
 
-func printStatus(w io.Writer, s *admin.Status, pools []admin.Pool) error {
+// printStatus writes what runs; alone says that one pool is asked about, and is
+// told with its history.
+func printStatus(w io.Writer, s *admin.Status, pools []admin.Pool, alone bool) error {
 	ready := "ready"
 	if !s.Ready {
 		ready = "not ready: " + strings.Join(s.NotReady, "; ")
@@ -70,6 +73,9 @@ func printStatus(w io.Writer, s *admin.Status, pools []admin.Pool) error {
 	}
 	for i := range pools {
 		printPool(w, &pools[i])
+		if alone {
+			printHistory(w, &pools[i])
+		}
 	}
 	return nil
 }
@@ -77,6 +83,9 @@ func printStatus(w io.Writer, s *admin.Status, pools []admin.Pool) error {
 func printPool(w io.Writer, p *admin.Pool) {
 	fmt.Fprintf(w, "\npool %s (%s): %d of %d backends serve, %d requests in flight",
 		p.Name, p.Balance, p.Serving, len(p.Members), p.InFlight)
+	if p.Saturation > 0 {
+		fmt.Fprintf(w, " (%.0f%% of what they may have)", p.Saturation*100)
+	}
 	if p.QueueLength > 0 {
 		fmt.Fprintf(w, ", %d wait", p.QueueLength)
 	}
@@ -103,6 +112,45 @@ func printPool(w io.Writer, p *admin.Pool) {
 	}
 	_ = t.Flush() // w is standard output; nothing more can be said if it is gone
 }
+
+// printHistory tells what became of the pool's backends, the latest last.
+func printHistory(w io.Writer, p *admin.Pool) {
+	type row struct {
+		id string
+		admin.Change
+	}
+	var all []row
+	for i := range p.Members {
+		for _, c := range p.Members[i].History {
+			all = append(all, row{p.Members[i].ID, c})
+		}
+	}
+	if len(all) == 0 {
+		return
+	}
+	slices.SortStableFunc(all, func(a, b row) int { return a.At.Compare(b.At) })
+	fmt.Fprintln(w, "\n  what became of them, the latest last")
+	if n := len(all) - historyShown; n > 0 {
+		fmt.Fprintf(w, "  (%d earlier changes: --json has them)\n", n)
+		all = all[n:]
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for i := range all {
+		c := &all[i]
+		what := c.From + " -> " + c.To
+		if c.From == c.To {
+			what = c.To
+		}
+		if c.Reason != "" && c.Reason != c.To {
+			what += " (" + c.Reason + ")"
+		}
+		fmt.Fprintf(t, "  %s ago\t%s\t%s\t%s\n", since(time.Since(c.At).Seconds()), c.id, what, c.Why)
+	}
+	_ = t.Flush()
+}
+
+// historyShown bounds the changes that are printed of a pool.
+const historyShown = 40
 
 // discovery is where backends come from, in one line.
 func discovery(d *admin.Discovery) string {
@@ -158,6 +206,12 @@ func tier(t *admin.Tier) string {
 // it, then what binds its share, with the cause in words.
 func why(b *admin.Backend) string {
 	var said []string
+	if b.Removed {
+		said = append(said, "removed, finishes what is in flight")
+	}
+	if b.Added != nil {
+		said = append(said, "added by the API "+since(b.Added.AgeS)+" ago")
+	}
 	if o := b.Override; o != nil {
 		age := " by an operator " + since(o.AgeS) + " ago"
 		if o.Admin != "" {
@@ -184,6 +238,12 @@ func why(b *admin.Backend) string {
 	}
 	if len(cause) > 0 {
 		said = append(said, strings.Join(cause, ": "))
+	}
+	if r := b.LoadReport; r != nil {
+		said = append(said, fmt.Sprintf("says it is %.0f%% used", r.Utilization*100))
+	}
+	if b.LearnedIdleS > 0 {
+		said = append(said, fmt.Sprintf("closes idle connections after %gs", b.LearnedIdleS))
 	}
 	return strings.Join(said, "; ")
 }

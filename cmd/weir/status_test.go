@@ -3,7 +3,9 @@
 package main
 
 import (
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/weirlb/weir/internal/admin"
 )
@@ -35,6 +37,10 @@ func TestWhy(t *testing.T) {
 			"weight 3 by an operator 14s ago (configured: 1)"},
 		{"slow start", admin.Backend{Health: "healthy", Reason: "slow_start", SlowStartLeftS: 12.4, Why: "2 of 2 probes passed"}, "slow_start, full in 12s"},
 		{"overloaded", admin.Backend{Health: "overloaded", Reason: "overloaded", Why: "7 of 30 answers were signs of overload"}, "overloaded: 7 of 30 answers were signs of overload"},
+		{"added", admin.Backend{Health: "unproven", Reason: "unproven", Added: &admin.Added{AgeS: 61}}, "added by the API 1m ago; unproven"},
+		{"removed", admin.Backend{Health: "healthy", Removed: true}, "removed, finishes what is in flight"},
+		{"what it says and does", admin.Backend{Health: "healthy", LearnedIdleS: 4.9, LoadReport: &admin.LoadReport{Utilization: 0.62}},
+			"says it is 62% used; closes idle connections after 4.9s"},
 		{"removed by a word that left no trace", admin.Backend{Health: "healthy", Reason: "override"}, "override"},
 	} {
 		if got := why(&c.b); got != c.want {
@@ -57,5 +63,43 @@ func TestTier(t *testing.T) {
 		if got := tier(&c.t); got != c.want {
 			t.Errorf("%q, want %q", got, c.want)
 		}
+	}
+}
+
+// TestHistory: the changes of all of a pool's backends are told in the order of
+// time, whatever the order of the backends.
+func TestHistory(t *testing.T) {
+	at := func(age time.Duration) time.Time { return time.Now().Add(-age) }
+	p := admin.Pool{Members: []admin.Backend{
+		{ID: "a", History: []admin.Change{
+			{At: at(3 * time.Hour), From: "unproven", To: "healthy", Why: "probe passed"},
+			{At: at(time.Minute), From: "healthy", To: "broken", Reason: "ejected", Why: "5 bad answers in a row; ejected for 30s"},
+		}},
+		{ID: "b", History: []admin.Change{{At: at(2 * time.Minute), From: "healthy", To: "healthy", Reason: "probation", Why: "share 10%"}}},
+		{ID: "c"},
+	}}
+	var b strings.Builder
+	printHistory(&b, &p)
+	want := `
+  what became of them, the latest last
+  3h ago  a  unproven -> healthy           probe passed
+  2m ago  b  healthy (probation)           share 10%
+  1m ago  a  healthy -> broken (ejected)   5 bad answers in a row; ejected for 30s
+`
+	if got := b.String(); strings.Join(strings.Fields(got), " ") != strings.Join(strings.Fields(want), " ") {
+		t.Errorf("%s", got)
+	}
+	for range 50 {
+		p.Members[2].History = append(p.Members[2].History, admin.Change{At: at(0), From: "healthy", To: "not_ready", Reason: "not_ready"})
+	}
+	b.Reset()
+	printHistory(&b, &p)
+	if got := b.String(); strings.Count(got, "\n") != historyShown+3 || !strings.Contains(got, "(13 earlier changes") {
+		t.Errorf("%s", got)
+	}
+	b.Reset()
+	printHistory(&b, &admin.Pool{})
+	if b.Len() > 0 {
+		t.Error(b.String())
 	}
 }

@@ -165,6 +165,7 @@ type ExplainedCandidate struct {
 	Chance    float64 `json:"chance"`        // of getting it
 	Tier      string  `json:"tier,omitempty"`
 	Zone      string  `json:"zone,omitempty"`
+	Source    string  `json:"source,omitempty"` // config, api, discovery
 	Weight    uint32  `json:"weight"`
 	Admin     string  `json:"admin"`
 	Health    string  `json:"health"`

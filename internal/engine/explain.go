@@ -187,6 +187,10 @@ func (x *explainer) pool(out *admin.Explanation, p *livePool, rt *l7.Route, told
 	ask.Rand, ask.Now = rand.Uint64(), clock.Now()
 	e := p.pool.Explain(&ask)
 	out.Pool = poolInWords(rt.PoolName, &e)
+	from, _ := p.find.sources()
+	for i := range out.Pool.Candidates {
+		out.Pool.Candidates[i].Source = from[out.Pool.Candidates[i].ID]
+	}
 	if cfg := x.gen.Plan.Pool(rt.PoolName); e.Keyed && cfg != nil {
 		out.Pool.Key = keyInWords(cfg)
 		if ask.HasKey {

@@ -163,7 +163,7 @@ function makeBackend(pool, b) {
   parts.enable = button("enable", "takes requests again", { admin: "enabled" });
   parts.reset = button("reset", "back to the configured weight", { weight: null });
   const weight = element("input", {
-    type: "number", min: 0, max: 65535, step: 1, "aria-label": `weight of ${b.id}`,
+    type: "number", min: 0, max: 1000, step: 1, "aria-label": `weight of ${b.id}`,
     onchange: () => act(pool, b.id, { weight: Number(weight.value) }),
   });
   row.append(
@@ -184,6 +184,9 @@ function updateBackend(row, pool, b, now) {
   const where = [b.url.endsWith(`//${b.id}`) ? b.url.slice(0, b.url.indexOf(":")) : b.url];
   if (b.zone) where.push(b.zone);
   if (b.backup) where.push("backup");
+  if (b.source === "discovery") where.push("found");
+  if (b.added) where.push(`added ${span(b.added.age_s)} ago`);
+  if (b.removed) where.push("removed");
   text(p.url, where.join(" · "));
   text(p.state, state);
   setClass(p.state, `badge ${state}`);
