@@ -264,7 +264,7 @@ func (c *ServerConn) linger() {
 	if c.nc.CloseWrite() != nil {
 		return
 	}
-	limit := c.link.srv.Timeouts.Linger
+	limit := c.set.Timeouts.Linger
 	if limit <= 0 {
 		limit = defaultLinger
 	}

@@ -30,7 +30,8 @@ const (
 type ServerConn struct {
 	link      *link
 	nc        *netconn.Conn
-	headLimit int
+	set       *Settings // in force for this exchange; written by the goroutine that answers, between two
+	headLimit int       // of set
 
 	// Owned by the goroutine that answers.
 	req         message.Request
@@ -64,15 +65,22 @@ var conns = sync.Pool{New: func() any {
 
 func (c *ServerConn) attach(l *link) {
 	c.link, c.nc = l, l.nc
-	c.headLimit = l.srv.Limits.headerBytes()
 	c.in.attach(l.nc)
-	c.out.nc, c.out.stall = l.nc, l.srv.Timeouts.Write
+	c.out.nc = l.nc
+	c.obey()
 	c.out.reset()
 	c.idleUntil, c.taken = 0, false
 	c.scratch.Fields.Reset(nil)
 	c.mustClose.Store(false)
 	c.cancelled.Store(false)
 	c.aborted.Store(false)
+}
+
+// obey takes the settings that are in force now.
+func (c *ServerConn) obey() {
+	if s := c.link.srv.now(); s != c.set {
+		c.set, c.headLimit, c.out.stall = s, s.Limits.headerBytes(), s.Timeouts.Write
+	}
 }
 
 // detach gives the ServerConn back; nothing of the connection is kept.
@@ -82,7 +90,7 @@ func (c *ServerConn) detach() {
 	fields, scratch := c.req.Fields, c.req.Scratch // keep their memory
 	fields.Reset(nil)
 	c.req = message.Request{Fields: fields, Scratch: scratch}
-	c.link, c.nc, c.in.nc, c.out.nc = nil, nil, nil, nil
+	c.link, c.nc, c.in.nc, c.out.nc, c.set = nil, nil, nil, nil, nil
 	conns.Put(c)
 }
 
@@ -157,7 +165,7 @@ func (c *ServerConn) goOn() error {
 	switch c.asked {
 	case askedPending:
 		c.asked = askedSent
-		_, err := writeAll(c.nc, c.link.srv.Timeouts.Write, continueLine, nil)
+		_, err := writeAll(c.nc, c.set.Timeouts.Write, continueLine, nil)
 		return err
 	case askedNever:
 		return errNotAsked
@@ -193,7 +201,7 @@ func (c *ServerConn) readMore() error {
 
 // armBody sets the read deadline to what the allowance leaves.
 func (c *ServerConn) armBody() {
-	if c.link.srv.Timeouts.BodyMinRate <= 0 {
+	if c.set.Timeouts.BodyMinRate <= 0 {
 		c.nc.SetReadDeadline(0)
 		return
 	}
@@ -203,7 +211,7 @@ func (c *ServerConn) armBody() {
 
 // earn books a wait that ended with n bytes.
 func (c *ServerConn) earn(n int64) {
-	t := &c.link.srv.Timeouts
+	t := &c.set.Timeouts
 	if t.BodyMinRate <= 0 {
 		return
 	}
@@ -243,7 +251,7 @@ func (c *ServerConn) Spliced(n int64) {
 	c.received += n
 	c.earn(n)
 	if c.allowance <= 0 {
-		c.allowance = c.link.srv.Timeouts.BodyGrace / 2
+		c.allowance = c.set.Timeouts.BodyGrace / 2
 	}
 	c.armBody()
 	if c.cancelled.Load() {

@@ -30,8 +30,14 @@ const (
 	defaultLinger    = 5 * time.Second
 )
 
+// Settings are what can be changed while a server serves.
+type Settings struct {
+	Limits   Limits
+	Timeouts Timeouts
+}
+
 // Server serves HTTP/1.x on connections that somebody else accepts. Its fields
-// are set before the first Serve and not changed afterwards. Its methods may be
+// are set before the first Serve and not changed afterwards, but see Change. Its methods may be
 // called from any goroutine. The zero value with a Handler works.
 type Server struct {
 	Limits   Limits
@@ -64,9 +70,24 @@ type Server struct {
 	OnPanic func(v any, stack []byte)
 
 	registry
+	changed  atomic.Pointer[Settings] // nil: nobody has asked yet
 	draining atomic.Bool
 	drained  atomic.Bool // the spread is over: what becomes idle is closed
 	loops    sync.WaitGroup
+}
+
+// Change puts other settings into force: on connections that are open with the
+// next request's head, or where the wait for one begins (Idle). What is being
+// served goes on under those it began with.
+func (s *Server) Change(to Settings) { s.changed.Store(&to) }
+
+// now returns the settings in force. They are not written to.
+func (s *Server) now() *Settings {
+	if c := s.changed.Load(); c != nil {
+		return c
+	}
+	s.changed.CompareAndSwap(nil, &Settings{s.Limits, s.Timeouts})
+	return s.changed.Load()
 }
 
 // Serve serves a connection until it is closed, taken over, or parked: then

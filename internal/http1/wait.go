@@ -48,10 +48,11 @@ func (c *ServerConn) awaitRequest() waitResult {
 // awaitBytes waits for the first bytes of a request, holding no buffer.
 func (c *ServerConn) awaitBytes() waitResult {
 	l, s := c.link, c.link.srv
+	c.obey()
 	now := clock.Now()
-	limit := s.Timeouts.Idle
+	limit := c.set.Timeouts.Idle
 	if l.first.Load() {
-		limit = s.Timeouts.Header
+		limit = c.set.Timeouts.Header
 	}
 	c.idleUntil = 0
 	if limit > 0 {
@@ -60,7 +61,7 @@ func (c *ServerConn) awaitBytes() waitResult {
 	wake := c.idleUntil
 	park := s.Park != nil && c.nc.Spliceable()
 	if park {
-		after := s.Timeouts.ParkAfter
+		after := c.set.Timeouts.ParkAfter
 		if after <= 0 {
 			after = defaultParkAfter
 		}
@@ -122,10 +123,10 @@ func holdUntil(wake, now balance.Instant) balance.Instant {
 // readHead parses what is buffered and reads on until the head is complete.
 // until is 0 where the time starts with the first byte, which is there.
 func (c *ServerConn) readHead(until balance.Instant) waitResult {
-	s := c.link.srv
+	c.obey()
 	timed, ended := false, false
 	for {
-		n, e := parseRequest(c.in.buffered(), &s.Limits, &c.req)
+		n, e := parseRequest(c.in.buffered(), &c.set.Limits, &c.req)
 		if e != nil {
 			return c.refuse(e)
 		}
@@ -137,7 +138,7 @@ func (c *ServerConn) readHead(until balance.Instant) waitResult {
 			return waitClosed
 		}
 		if !timed {
-			if t := s.Timeouts.Header; until == 0 && t > 0 {
+			if t := c.set.Timeouts.Header; until == 0 && t > 0 {
 				until = clock.Now().Add(t)
 			}
 			c.nc.SetReadDeadline(until)
@@ -174,7 +175,7 @@ func (c *ServerConn) beginExchange(n int) {
 	}
 	c.in.begin(n, r.Body, r.ContentLength)
 	c.out.reset()
-	c.allowance = c.link.srv.Timeouts.BodyGrace
+	c.allowance = c.set.Timeouts.BodyGrace
 	c.received = int64(n)
 	c.mustClose.Store(r.Close)
 	c.headRequest = string(r.Method) == "HEAD"

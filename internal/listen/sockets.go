@@ -232,7 +232,7 @@ func (s *Sockets) Unclaimed() []string {
 	for _, o := range slices.Clone(s.all) {
 		if !o.claimed {
 			out = append(out, o.bind)
-			o.shut()
+			_ = o.shut() // nobody knew of it
 		}
 	}
 	return out
