@@ -52,6 +52,8 @@ type Status struct {
 	// Successor is the process that took over from this one, which drains; absent:
 	// none did.
 	Successor *Process `json:"successor,omitempty"`
+	// Host is what the kernel says of weir's network namespace; absent: nothing.
+	Host *Host `json:"host,omitempty"`
 }
 
 // Listener is one listener in Status.
@@ -61,7 +63,12 @@ type Listener struct {
 	Protocol    string   `json:"protocol"`
 	TLS         bool     `json:"tls"`
 	Connections int64    `json:"connections"`
-	Routes      []Route  `json:"routes"`
+	// AcceptQueue are the connections that the kernel holds for accept, and
+	// AcceptQueueLimit is where their queue overflows; 0: unknown.
+	AcceptQueue      int64         `json:"accept_queue"`
+	AcceptQueueLimit int64         `json:"accept_queue_limit"`
+	Certificates     []Certificate `json:"certificates,omitempty"`
+	Routes           []Route       `json:"routes"`
 }
 
 // Route is one route of a listener, in the order in which they are tried.

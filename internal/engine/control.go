@@ -31,6 +31,7 @@ func (e *Engine) Status() admin.Status {
 		State: e.phase(), Generation: g.Number, Config: g.Plan.File,
 		Ready: len(notReady) == 0, NotReady: notReady,
 	}
+	s.Host = e.host()
 	for i := range g.Plan.Warnings {
 		s.Warnings = append(s.Warnings, g.Plan.Warnings[i].Text)
 	}
@@ -40,6 +41,7 @@ func (e *Engine) Status() admin.Status {
 			Name: l.name, Bind: l.bound(), Protocol: cfg.Protocol, TLS: cfg.TLS != nil,
 			Connections: int64(l.ln.Connections()),
 		}
+		acceptQueue(&out, l)
 		h := g.handlers[l.slot]
 		for _, rule := range h.Routes.Order() {
 			r := h.Targets[rule.Index]

@@ -383,6 +383,9 @@ func (l *liveListener) gauges() observe.ListenerGauges {
 		g.AcceptQueue += int64(q.Length)
 		g.AcceptQueueLimit += int64(q.Limit)
 	}
+	for _, c := range l.ln.Certificates() {
+		g.Certificates = append(g.Certificates, observe.CertificateGauge{Name: c.Name, NotAfter: c.NotAfter})
+	}
 	return g
 }
 

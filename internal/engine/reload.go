@@ -104,7 +104,7 @@ func (e *Engine) reloadSaid(why string) {
 
 func (e *Engine) sayRefused(err error, why string) {
 	e.log.Error("the configuration was not reloaded: the old one stays in force", "cause", why, "error", err)
-	e.events.add(Event{At: time.Now(), Text: "reload refused: " + firstLine(err)})
+	e.events.add(Event{At: time.Now(), Kind: "reload_refused", Text: "reload refused: " + firstLine(err)})
 }
 
 func (e *Engine) sayReloaded(d Difference, why string, took time.Duration) {
@@ -120,7 +120,7 @@ func (e *Engine) sayReloaded(d Difference, why string, took time.Duration) {
 		}
 		e.log.Info("changed", "generation", d.Generation, "change", l)
 	}
-	e.events.add(Event{At: time.Now(), Text: fmt.Sprintf("generation %d serves: %d changes (%s)", d.Generation, len(lines), why)})
+	e.events.add(Event{At: time.Now(), Kind: "reloaded", Text: fmt.Sprintf("generation %d serves: %d changes (%s)", d.Generation, len(lines), why)})
 }
 
 // reloadLinesLogged bounds what one reload writes into the log.

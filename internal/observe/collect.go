@@ -4,6 +4,7 @@ package observe
 
 import (
 	"net/netip"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -39,6 +40,7 @@ var (
 	descConnections    = desc("weir_connections", "Open connections: of clients per listener, to backends per pool.", "side", "listener", "pool")
 	descAcceptQueue    = desc("weir_accept_queue_length", "Connections that the kernel holds for accept.", "listener")
 	descAcceptLimit    = desc("weir_accept_queue_limit", "Where that queue overflows.", "listener")
+	descCertificate    = desc("weir_certificate_expiry_timestamp_seconds", "When a certificate that the listener serves ends.", "listener", "name")
 	descPorts          = desc("weir_ephemeral_ports_free", "Local ports that a new connection to the destination could get, of one source address.", "destination")
 	descDiscovered     = desc("weir_discovery_backends", "Backends in the pool that were found rather than listed.", "pool")
 	descHeld           = desc("weir_discovery_held", "Found backends that are missing from the last answer and stay until another one confirms that.", "pool")
@@ -56,7 +58,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 		descRequests, descRequestSeconds, descUpstream, descQueueSeconds, descUpstreamConns,
 		descRetries, descRedispatches, descEjections, descProbeSeconds, descInFlight, descState,
 		descStates, descShare, descFlips, descPanic, descBudget, descSaturation, descQueueLength,
-		descConnections, descAcceptQueue, descAcceptLimit, descPorts, descGeneration,
+		descConnections, descAcceptQueue, descAcceptLimit, descCertificate, descPorts, descGeneration,
 		descDiscovered, descHeld, descLastAnswer, descAnswers, descLogDropped,
 	} {
 		ch <- d
@@ -92,6 +94,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			s.gauge(descAcceptQueue, float64(l.AcceptQueue), name)
 			s.gauge(descAcceptLimit, float64(l.AcceptQueueLimit), name)
 		}
+		s.certificates(name, l.Certificates)
 	}
 	s.gauge(descGeneration, float64(m.generation.Load()))
 	var dropped uint64
@@ -333,6 +336,19 @@ func (m *Metrics) collectPoolGauges(s sink, pools []PoolGauges) {
 			s.gauge(descInFlight, float64(inFlight), name, "")
 			s.counter(descFlips, flips, name, "")
 		}
+	}
+}
+
+func (s sink) certificates(listener string, all []CertificateGauge) {
+	first := make(map[string]time.Time, len(all))
+	for _, c := range all {
+		name := clean(c.Name)
+		if t, ok := first[name]; !ok || c.NotAfter.Before(t) {
+			first[name] = c.NotAfter
+		}
+	}
+	for name, t := range first {
+		s.gauge(descCertificate, float64(t.Unix()), listener, name)
 	}
 }
 

@@ -46,6 +46,14 @@ type ListenerGauges struct {
 	Connections      int64 // open client connections
 	AcceptQueue      int64 // connections waiting to be accepted
 	AcceptQueueLimit int64 // 0: unknown, neither is exposed
+	Certificates     []CertificateGauge
+}
+
+// CertificateGauge is a certificate that a listener serves. Of two with one
+// name the one that ends first is exposed.
+type CertificateGauge struct {
+	Name     string // its first DNS name, else its subject
+	NotAfter time.Time
 }
 
 // RegisterPools sets the function that returns every pool's state. It is

@@ -32,16 +32,54 @@ func (h hostCollector) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (h hostCollector) Collect(ch chan<- prometheus.Metric) {
 	s := sink{ch}
-	if text, err := os.ReadFile("/proc/net/netstat"); err == nil {
-		if n, ok := netstatValue(text, "TcpExt:", "ListenOverflows"); ok {
-			s.counter(descOverflows, n)
+	if n, ok := acceptOverflows(); ok {
+		s.counter(descOverflows, n)
+	}
+	if n, ok := timeWait(); ok {
+		s.gauge(descTimeWait, float64(n))
+	}
+}
+
+func acceptOverflows() (uint64, bool) {
+	text, err := os.ReadFile("/proc/net/netstat")
+	if err != nil {
+		return 0, false
+	}
+	return netstatValue(text, "TcpExt:", "ListenOverflows")
+}
+
+func timeWait() (uint64, bool) {
+	text, err := os.ReadFile("/proc/net/sockstat")
+	if err != nil {
+		return 0, false
+	}
+	return sockstatValue(text, "TCP:", "tw")
+}
+
+// HostFacts are what the kernel says of the process's network namespace.
+type HostFacts struct {
+	AcceptOverflows uint64 // connections lost to full accept queues since the machine started
+	TimeWait        uint64
+	Known           bool // the two are
+	// Destination is the backend's address with the fewest local ports left, and
+	// PortsFree how many those are. Empty: unknown, or there is none.
+	Destination string
+	PortsFree   int
+}
+
+// Host returns what the kernel says now; ports are as fresh as on a scrape.
+func (m *Metrics) Host() HostFacts {
+	var h HostFacts
+	var known [2]bool
+	h.AcceptOverflows, known[0] = acceptOverflows()
+	h.TimeWait, known[1] = timeWait()
+	h.Known = known[0] && known[1]
+	for to, n := range m.ports.left(m.destinations(m.poolGauges()), m.now()) {
+		if s := to.String(); h.Destination == "" || n < h.PortsFree || n == h.PortsFree && s < h.Destination {
+			h.Destination, h.PortsFree = s, n
 		}
 	}
-	if text, err := os.ReadFile("/proc/net/sockstat"); err == nil {
-		if n, ok := sockstatValue(text, "TCP:", "tw"); ok {
-			s.gauge(descTimeWait, float64(n))
-		}
-	}
+	return h
 }
 
 // netstatValue finds a value in /proc/net/netstat: pairs of lines with the

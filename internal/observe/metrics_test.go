@@ -119,6 +119,8 @@ func TestNames(t *testing.T) {
 		"weir_probe_seconds":              "HISTOGRAM outcome",
 		"weir_log_dropped_total":          "COUNTER ",
 		"weir_build_info":                 "GAUGE goversion,version",
+
+		"weir_certificate_expiry_timestamp_seconds": "GAUGE listener,name",
 	}
 	m := NewMetrics(MetricsOptions{Version: "1.2.3"})
 	m.RegisterPools(func() []PoolGauges {
@@ -127,7 +129,9 @@ func TestNames(t *testing.T) {
 		return []PoolGauges{{Name: "app", QueueLength: 3, Saturation: .5, Connections: 9, Backends: list}}
 	})
 	m.RegisterListeners(func() []ListenerGauges {
-		return []ListenerGauges{{Name: "web", Connections: 5, AcceptQueue: 1, AcceptQueueLimit: 4096}}
+		return []ListenerGauges{{Name: "web", Connections: 5, AcceptQueue: 1, AcceptQueueLimit: 4096, Certificates: []CertificateGauge{
+			{Name: "example.com", NotAfter: time.Unix(2e9, 0)}, {Name: "example.com", NotAfter: time.Unix(1e9, 0)},
+		}}}
 	})
 	m.RegisterLogDropped(func() uint64 { return 4 })
 	m.Series("web", "all", "app", "10.0.0.1:8080").Observe(&Record{Status: 200, Sent: true, Linked: true, Total: time.Millisecond})
@@ -151,6 +155,9 @@ func TestNames(t *testing.T) {
 		if f.GetHelp() == "" {
 			t.Errorf("%s has no help", name)
 		}
+	}
+	if n := sum(got["weir_certificate_expiry_timestamp_seconds"], "name=example.com"); n != 1e9 {
+		t.Errorf("of two certificates with one name %.0f is shown, not the one that ends first", n)
 	}
 	for name := range got {
 		if strings.HasPrefix(name, "weir_") && want[name] == "" {

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admin
+
+import "time"
+
+// Host is what the kernel says of the network namespace that weir runs in:
+// whatever else runs there counts as well.
+type Host struct {
+	AcceptOverflows uint64 `json:"accept_overflows"` // connections lost to full accept queues since the machine started
+	TimeWait        uint64 `json:"time_wait"`        // connections in TIME_WAIT
+	// Destination is the backend's address with the fewest local ports left for
+	// connections to it, and PortsFree how many those are; absent: unknown, or
+	// there is none.
+	Destination string `json:"destination,omitempty"`
+	PortsFree   int    `json:"ports_free"`
+}
+
+// Certificate is one that a listener serves.
+type Certificate struct {
+	Name     string    `json:"name"`
+	NotAfter time.Time `json:"not_after"`
+}
