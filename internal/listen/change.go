@@ -44,6 +44,7 @@ func (l *Listener) Change(opt Options) (commit, undo func(), err error) {
 	}
 	return func() {
 		adopt()
+		l.tickets.use(next.certs)
 		l.set.Store(next)
 		l.swap(binds, fresh)
 	}, undo, nil

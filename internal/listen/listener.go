@@ -31,6 +31,7 @@ type Listener struct {
 	crypto  *netconn.Turns
 	linger  chan struct{}
 	stop    chan struct{}
+	tickets *tickets
 
 	set     atomic.Pointer[settings]
 	open    atomic.Int64
@@ -70,7 +71,8 @@ func Listen(opt Options) (*Listener, error) {
 	opt.defaults()
 	l := &Listener{
 		sockets: opt.Sockets, files: netconn.FileLimit(), stop: make(chan struct{}),
-		linger: make(chan struct{}, maxLinger), crypto: netconn.NewTurns(opt.MaxHandshakes),
+		tickets: newTickets(),
+		linger:  make(chan struct{}, maxLinger), crypto: netconn.NewTurns(opt.MaxHandshakes),
 	}
 	l.empty = sync.NewCond(&l.mu)
 	l.set.Store(&settings{})
@@ -197,6 +199,7 @@ func (l *Listener) end(grace time.Duration) {
 	}
 	l.stopped = true
 	close(l.stop)
+	l.tickets.close()
 	for _, b := range l.binds {
 		for _, k := range b.sockets {
 			_ = k.release(grace) // nothing can be done, and nothing depends on it

@@ -21,8 +21,8 @@ import (
 type CertFile struct{ Cert, Key string }
 
 // TLSOptions describe how a listener terminates TLS. A zero field means its
-// default; what is not an option is crypto/tls's default, session tickets with
-// rotating keys included.
+// default; what is not an option is crypto/tls's default. Session tickets are on,
+// their keys are the listener's: see tickets.go.
 type TLSOptions struct {
 	Certificates []CertFile    // at least one; the first serves clients that name nobody known
 	MinVersion   uint16        // tls.VersionTLS12
