@@ -3,6 +3,7 @@
 package handover
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -45,6 +46,7 @@ type Predecessor struct {
 	ch      *channel
 	pid     int
 	version string
+	notes   json.RawMessage
 	sockets []Socket
 }
 
@@ -90,7 +92,7 @@ func (p *Predecessor) hear() error {
 	if err != nil {
 		return err
 	}
-	p.pid, p.version = hello.PID, hello.Version
+	p.pid, p.version, p.notes = hello.PID, hello.Version, hello.Notes
 	if err := hello.speaks("running weir"); err != nil {
 		return err
 	}
@@ -123,6 +125,9 @@ func (p *Predecessor) PID() int { return p.pid }
 
 // Version returns what the predecessor says it is.
 func (p *Predecessor) Version() string { return p.version }
+
+// Notes returns what the predecessor wants known; nil: nothing.
+func (p *Predecessor) Notes() json.RawMessage { return p.notes }
 
 // Sockets returns what was handed over. The files are the caller's.
 func (p *Predecessor) Sockets() []Socket { return p.sockets }
@@ -184,6 +189,9 @@ func (p *Predecessor) Follow(f func(Report)) {
 		}
 	}
 }
+
+// Close ends Follow.
+func (p *Predecessor) Close() { _ = p.ch.conn.Close() }
 
 // Say tells the predecessor a word, if it is still there. Any goroutine may
 // call it after Ready.

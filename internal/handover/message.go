@@ -45,17 +45,18 @@ const (
 
 // message is the union of all of them.
 type message struct {
-	Kind     string   `json:"kind"`
-	Protocol int      `json:"protocol,omitempty"` // hello, built
-	Oldest   int      `json:"oldest,omitempty"`   // hello, built
-	Version  string   `json:"version,omitempty"`  // hello, built
-	PID      int      `json:"pid,omitempty"`      // hello
-	Sockets  int      `json:"sockets,omitempty"`  // hello: how many in all
-	Binds    []string `json:"binds,omitempty"`    // sockets: one for each descriptor that travels along
-	State    []byte   `json:"state,omitempty"`    // state
-	Why      string   `json:"why,omitempty"`      // failed
-	Word     Word     `json:"word,omitempty"`     // word
-	Report   *Report  `json:"report,omitempty"`   // report
+	Kind     string          `json:"kind"`
+	Protocol int             `json:"protocol,omitempty"` // hello, built
+	Oldest   int             `json:"oldest,omitempty"`   // hello, built
+	Version  string          `json:"version,omitempty"`  // hello, built
+	PID      int             `json:"pid,omitempty"`      // hello
+	Sockets  int             `json:"sockets,omitempty"`  // hello: how many in all
+	Binds    []string        `json:"binds,omitempty"`    // sockets: one for each descriptor that travels along
+	State    []byte          `json:"state,omitempty"`    // state
+	Notes    json.RawMessage `json:"notes,omitempty"`    // hello
+	Why      string          `json:"why,omitempty"`      // failed
+	Word     Word            `json:"word,omitempty"`     // word
+	Report   *Report         `json:"report,omitempty"`   // report
 }
 
 // speaks reports why the two sides cannot understand each other.

@@ -4,6 +4,7 @@ package handover
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -36,8 +37,9 @@ type Program struct {
 
 // Offer is what a successor learns before it builds.
 type Offer struct {
-	Version string   // of the predecessor
-	Sockets []Socket // they stay the caller's
+	Version string          // of the predecessor
+	Notes   json.RawMessage // what the caller wants known before the successor builds; nil: nothing
+	Sockets []Socket        // they stay the caller's
 }
 
 // The outcomes of a step that failed.
@@ -141,7 +143,7 @@ func environ(env []string) []string {
 
 func (s *Successor) offer(o Offer) error {
 	err := s.ch.send(&message{
-		Kind: kindHello, Protocol: protocol, Oldest: oldest, Version: o.Version, PID: os.Getpid(), Sockets: len(o.Sockets),
+		Kind: kindHello, Protocol: protocol, Oldest: oldest, Version: o.Version, PID: os.Getpid(), Sockets: len(o.Sockets), Notes: o.Notes,
 	})
 	for some := range slices.Chunk(o.Sockets, maxRights) {
 		m := &message{Kind: kindSockets}
@@ -220,12 +222,16 @@ func (e saidFailed) Error() string { return e.why }
 // step runs one exchange until ctx ends. When it fails, the successor is killed
 // and the error is a *Failure.
 func (s *Successor) step(ctx context.Context, name string, exchange func() error) error {
-	stop := context.AfterFunc(ctx, func() { s.ch.expectBy(time.Unix(1, 0)) })
+	interrupted := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(interrupted)
+		s.ch.expectBy(time.Unix(1, 0))
+	})
 	err := exchange()
-	if !stop() && err == nil {
-		err = ctx.Err() // it came together with the answer, which may have been cut short for it
+	if !stop() {
+		<-interrupted
 	}
-	if err == nil {
+	if err == nil { // also when ctx ended at the same moment: a successor that is ready serves
 		return nil
 	}
 	f := &Failure{Step: name, Err: err}
