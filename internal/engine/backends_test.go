@@ -340,3 +340,50 @@ func TestAddedGoesAlong(t *testing.T) {
 		t.Errorf("again: %s", membersOf(p))
 	}
 }
+
+// TestLearnedIdleIsTold: the operator hears once when a backend closes idle
+// connections, it is shown, and the next process knows it, too.
+func TestLearnedIdleIsTold(t *testing.T) {
+	r := build(t, simple("", backend(t, "a")))
+	p := r.pools["app"]
+	s := p.pool.Snapshot()
+	b := targetOf(s.Backends[0].Backend)
+	b.up.Teach(4990*time.Millisecond, 0)
+	b.learned(4990 * time.Millisecond)
+	if got := p.view().Members[0].LearnedIdleS; got != 4.99 {
+		t.Error(got)
+	}
+	want := "backend closes idle connections after about 5s; weir's keepalive is 55s: weir now closes its own before that"
+	if !strings.Contains(r.log.String(), want) || !strings.Contains(r.Events(0)[len(r.Events(0))-1].Text, want) {
+		t.Error("it is not told")
+	}
+	state, err := DecodeState(r.ExportState().Encode())
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := build(t, simple("", backend(t, "b"))) // another address: another backend
+	next.RestoreState(state)
+	if got := next.pools["app"].view().Members[0].LearnedIdleS; got != 0 {
+		t.Error(got)
+	}
+	plan := r.gen.Load().Plan
+	again, err := New(plan, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = again.Close() }()
+	again.RestoreState(state)
+	if got := again.pools["app"].view().Members[0].LearnedIdleS; got != 4.99 {
+		t.Error(got)
+	}
+	state.Taken = state.Taken.Add(-2 * time.Hour)
+	old, err := New(plan, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = old.Close() }()
+	old.RestoreState(state)
+	if got := old.pools["app"].view().Members[0].LearnedIdleS; got != 0 {
+		t.Error(got)
+	}
+}

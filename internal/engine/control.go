@@ -31,7 +31,6 @@ func (e *Engine) Status() admin.Status {
 		State: e.phase(), Generation: g.Number, Config: g.Plan.File,
 		Ready: len(notReady) == 0, NotReady: notReady,
 	}
-	s.Host = e.host()
 	for i := range g.Plan.Warnings {
 		s.Warnings = append(s.Warnings, g.Plan.Warnings[i].Text)
 	}
@@ -41,7 +40,6 @@ func (e *Engine) Status() admin.Status {
 			Name: l.name, Bind: l.bound(), Protocol: cfg.Protocol, TLS: cfg.TLS != nil,
 			Connections: int64(l.ln.Connections()),
 		}
-		acceptQueue(&out, l)
 		h := g.handlers[l.slot]
 		for _, rule := range h.Routes.Order() {
 			r := h.Targets[rule.Index]
@@ -176,6 +174,9 @@ func (p *livePool) view() admin.Pool {
 	}
 	for i := range s.Backends {
 		b := backendView(&s.Backends[i], s.At)
+		if t := targetOf(s.Backends[i].Backend); t != nil {
+			b.LearnedIdleS = t.up.Stats().LearnedIdle.Seconds()
+		}
 		if b.Source = from[b.ID]; b.Removed {
 			b.Source = ""
 		} else if at, ok := since[b.ID]; ok {

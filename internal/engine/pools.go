@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/weirlb/weir/balance"
 	"github.com/weirlb/weir/internal/clock"
@@ -80,6 +81,7 @@ type target struct {
 	up        *upstream.Target
 	address   string // host:port
 	https     bool
+	learned   func(idle time.Duration) // tells that the backend closes idle connections so early
 	probe     atomic.Pointer[probe.Target]
 }
 
@@ -103,7 +105,7 @@ func (d *driver) newTarget(b *balance.Backend) (*target, error) {
 	if err != nil || u.Host == "" {
 		return nil, fmt.Errorf("backend %s: %q is not a URL", b.ID(), b.Address())
 	}
-	t := &target{address: u.Host, https: u.Scheme == "https"}
+	t := &target{address: u.Host, https: u.Scheme == "https", learned: func(idle time.Duration) { d.sayLearned(b.ID(), idle) }}
 	set := d.set.Load()
 	t.up = upstream.NewTarget(set.upstream(d.engine.names, t))
 	t.Target = l7.OverHTTP1(t.up)
@@ -119,7 +121,7 @@ func (s *driverSettings) upstream(names *upstream.Resolver, t *target) upstream.
 		ConnectTimeout: c.Timeouts.Connect, TLSTimeout: c.Timeouts.TLS, KeepAlive: c.Timeouts.KeepAlive,
 		MaxIdle: c.Upstream.MaxIdle, MaxConns: int(c.Limits.Connections), MaxRequests: int(c.Upstream.MaxRequests),
 		ReuseUnsafeWithin: c.Upstream.ReuseUnsafeWithin, MaxAge: c.Upstream.MaxConnectionAge,
-		Resolver: names,
+		Resolver: names, Learned: t.learned,
 	}
 	if t.https {
 		out.TLS = backendTLS(s.tls, t.address)

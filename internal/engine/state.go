@@ -34,6 +34,8 @@ type PoolState struct {
 	Core pool.Saved `json:"core"`
 	// Added are the backends that the API added to the running pool.
 	Added []AddedState `json:"added,omitempty"`
+	// Learned is when backends were seen to close idle connections.
+	Learned []IdleState `json:"learned_idle,omitempty"`
 }
 
 // RestoreReport says what became of a State.
@@ -57,7 +59,7 @@ var ErrStateVersion = errors.New("a state of another version")
 func (e *Engine) ExportState() State {
 	s := State{Version: stateVersion, Weir: e.opt.Version, Taken: time.Now(), Generation: e.gen.Load().Number}
 	for _, p := range e.livePools() {
-		s.Pools = append(s.Pools, PoolState{Name: p.name, Added: p.exportAdded()})
+		s.Pools = append(s.Pools, PoolState{Name: p.name, Added: p.exportAdded(), Learned: p.exportLearned()})
 	}
 	return s
 }
@@ -98,6 +100,7 @@ func (e *Engine) RestoreState(s State) RestoreReport {
 			continue
 		}
 		r.Refused = append(r.Refused, live[at].restoreAdded(s.Pools[i].Added, r.Age)...)
+		live[at].restoreLearned(s.Pools[i].Learned, r.Age)
 	}
 	return r
 }

@@ -133,11 +133,31 @@ func (t *Target) stirred(c *Conn, ev netconn.PollEvent) {
 // closedByPeer counts a close that the backend made, and learns from it.
 func (t *Target) closedByPeer(now balance.Instant, age time.Duration) {
 	t.stale.Add(1)
+	news := time.Duration(0)
 	t.mu.Lock()
 	if !t.draining && !t.closed {
 		t.learner.observe(now, age)
+		news = t.learner.news()
 	}
 	t.mu.Unlock()
+	if tell := t.set.Load().Learned; news > 0 && tell != nil {
+		tell(news)
+	}
+}
+
+// Teach tells what another process has learned of the backend, age ago: the idle
+// timeout that Stats returned there. It holds until it is learned anew, or is too
+// old.
+func (t *Target) Teach(idle, age time.Duration) {
+	if idle <= 0 || age < 0 || age >= learnFor {
+		return
+	}
+	now := clock.Now()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.learner.learned == 0 {
+		t.learner.learned, t.learner.told, t.learner.at = idle, idle, now.Add(-age)
+	}
 }
 
 // restore puts an idle connection back at its place; the sweep watches it anew.

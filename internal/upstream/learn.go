@@ -31,6 +31,17 @@ type learner struct {
 	any     bool
 	learned time.Duration
 	at      balance.Instant // of the lesson
+	told    time.Duration   // what news said last
+}
+
+// news returns a lesson that is worth telling: the first one, and one that
+// differs from what was told by more than the spread; 0: there is none.
+func (l *learner) news() time.Duration {
+	if l.learned == 0 || l.told != 0 && max(l.learned-l.told, l.told-l.learned) <= l.told/100*learnSpread {
+		return 0
+	}
+	l.told = l.learned
+	return l.learned
 }
 
 // observe notes that the backend closed a connection idle for age.
@@ -56,7 +67,7 @@ func (l *learner) observe(now balance.Instant, age time.Duration) {
 // timeout returns the lesson, 0 for none.
 func (l *learner) timeout(now balance.Instant) time.Duration {
 	if l.learned != 0 && now.Sub(l.at) > learnFor {
-		*l = learner{}
+		*l = learner{told: l.told}
 	}
 	return l.learned
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/balance"
+	"github.com/weirlb/weir/internal/clock"
 )
 
 func TestLearner(t *testing.T) {
@@ -75,5 +76,54 @@ func TestLearnerOracle(t *testing.T) {
 				t.Fatalf("seed %d: after %v learned %v, want %v", seed, last, l.learned, want)
 			}
 		}
+	}
+}
+
+// TestNews: a lesson is told once, and again only when it is another one.
+func TestNews(t *testing.T) {
+	s := balance.Instant(0)
+	var l learner
+	var told []time.Duration
+	closes := func(age time.Duration, n int) {
+		for range n {
+			s = s.Add(time.Second)
+			l.observe(s, age)
+			if d := l.news(); d > 0 {
+				told = append(told, d)
+			}
+		}
+	}
+	closes(5*time.Second, 20)
+	closes(5*time.Second+100*time.Millisecond, 20)
+	s = s.Add(2 * learnFor)
+	if l.timeout(s) != 0 {
+		t.Error("a lesson does not grow old")
+	}
+	closes(5*time.Second, 20)
+	closes(20*time.Second, 20)
+	if want := []time.Duration{5 * time.Second, 20 * time.Second}; !slices.Equal(told, want) {
+		t.Errorf("told %v, want %v", told, want)
+	}
+}
+
+// TestTeach: what another process has learned is used, unless it is too old or
+// this one knows better.
+func TestTeach(t *testing.T) {
+	for _, c := range []struct{ idle, age, knows, want time.Duration }{
+		{5 * time.Second, 0, 0, 5 * time.Second},
+		{5 * time.Second, learnFor, 0, 0},
+		{5 * time.Second, -1, 0, 0},
+		{-1, 0, 0, 0},
+		{5 * time.Second, time.Minute, 9 * time.Second, 9 * time.Second},
+	} {
+		target := NewTarget(Options{Address: "127.0.0.1:1"})
+		if c.knows > 0 {
+			target.learner.learned, target.learner.at = c.knows, clock.Now()
+		}
+		target.Teach(c.idle, c.age)
+		if got := target.Stats(); got.LearnedIdle != c.want || c.want == c.idle && (got.LearnedAge < c.age || got.LearnedAge > c.age+time.Minute) {
+			t.Errorf("%+v: %v, %v ago", c, got.LearnedIdle, got.LearnedAge)
+		}
+		target.Close()
 	}
 }

@@ -35,6 +35,11 @@ type Options struct {
 	UserTimeout time.Duration // sent bytes unacknowledged (TCP_USER_TIMEOUT); 30s, negative: kernel's
 	Probe       time.Duration // silence before the kernel probes the peer; 15s, negative: off
 
+	// Learned is called, if it is not nil, when the backend's idle timeout has been
+	// learned, or was found to be another one by more than a tenth. It must return
+	// at once.
+	Learned func(idle time.Duration)
+
 	Limits   http1.Limits
 	Resolver *Resolver // shared; nil: the Target's own
 }
@@ -52,5 +57,6 @@ type Stats struct {
 	Failed            int64         // dials that failed, ever
 	Stale             int64         // idle connections found or seen closed by the backend, ever
 	LearnedIdle       time.Duration // idle timeout the backend was seen to have; 0: not known
+	LearnedAge        time.Duration // since that was confirmed last
 	Addresses         []netip.Addr  // what the name stood for last; empty for unix
 }

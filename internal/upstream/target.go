@@ -219,7 +219,10 @@ func (t *Target) Stats() Stats {
 	}
 	t.mu.Lock()
 	s.Idle = len(t.idle)
-	s.LearnedIdle = t.learner.learned
+	now := clock.Now()
+	if s.LearnedIdle = t.learner.timeout(now); s.LearnedIdle != 0 {
+		s.LearnedAge = now.Sub(t.learner.at)
+	}
 	t.mu.Unlock()
 	s.InUse = max(s.Open-s.Idle, 0)
 	return s

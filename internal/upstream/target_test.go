@@ -143,7 +143,9 @@ func TestLearns(t *testing.T) {
 		c.Send(okAnswer)
 		time.Sleep(idle)
 	})
-	target := newTarget(t, options(b.Addr()))
+	opt, told := options(b.Addr()), make(chan time.Duration, learnFrom)
+	opt.Learned = func(d time.Duration) { told <- d }
+	target := newTarget(t, opt)
 	for i := range learnFrom {
 		if got := target.Stats().LearnedIdle; got != 0 {
 			t.Errorf("learned %v from %d closes", got, i)
@@ -155,6 +157,9 @@ func TestLearns(t *testing.T) {
 	eventually(t, "lesson", func() bool { return target.Stats().LearnedIdle != 0 })
 	if got := target.Stats().LearnedIdle; got < idle-20*time.Millisecond || got > idle*3/2 {
 		t.Errorf("learned %v, the backend closes after %v", got, idle)
+	}
+	if got := <-told; got != target.Stats().LearnedIdle || len(told) > 0 {
+		t.Errorf("told %v, and %d times more", got, len(told))
 	}
 	if s := target.Stats(); s.Open != 0 || s.Idle != 0 || s.Stale != learnFrom {
 		t.Errorf("%+v", s)
