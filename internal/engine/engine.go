@@ -60,6 +60,7 @@ type Engine struct {
 	bugs    uint64 // leases finished twice in this process before
 	front   *front // sockets toward clients
 	ops     *ops   // sockets toward operators
+	notify  notifier
 
 	events   events
 	failures observe.Failures
@@ -73,8 +74,8 @@ type Engine struct {
 	retiring bool // somebody waits for them
 	closed   bool
 
-	quit    chan struct{} // closed by Close
-	retirer sync.WaitGroup
+	quit    chan struct{}  // closed by Close
+	retirer sync.WaitGroup // and whatever else ends with quit
 }
 
 // New builds a balancer from a plan: sockets are bound, certificates and
@@ -89,6 +90,7 @@ func New(plan *config.Plan, opt Options) (*Engine, error) {
 		pools: make(map[string]*livePool), limiters: make(map[limiterKey]*l7.Limiter),
 		quit: make(chan struct{}),
 	}
+	e.notify.send = opt.Notify
 	if e.opt.Sockets == nil {
 		e.opt.Sockets = listen.NewSockets()
 	}
@@ -260,6 +262,10 @@ func (e *Engine) Start() {
 	e.front.start()
 	e.state.Store(phaseServing)
 	e.log.Info("serving", "version", e.opt.Version, "generation", e.gen.Load().Number)
+	if e.opt.Notify != nil {
+		e.notify.ready(e.statusLocked())
+		e.retirer.Go(e.live)
+	}
 }
 
 // Close ends everything at once and waits for it. It may be called at any time

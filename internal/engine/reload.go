@@ -50,6 +50,7 @@ func (d Difference) Lines() []string {
 // why not: then nothing has changed. A plan without a difference is published
 // all the same, as files that it names may have changed.
 func (e *Engine) Reload(plan *config.Plan, opt ReloadOptions) (Difference, error) {
+	defer e.tellReload(opt.DryRun)()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.reloadLocked(plan, opt)
@@ -78,6 +79,7 @@ func (e *Engine) ReloadFile(opt ReloadOptions) (Difference, error) {
 	if e.opt.Load == nil {
 		return Difference{}, ErrNoFile
 	}
+	defer e.tellReload(opt.DryRun)()
 	// Reading under the lock: of two reloads the later one has read later.
 	e.mu.Lock()
 	defer e.mu.Unlock()

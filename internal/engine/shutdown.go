@@ -90,6 +90,7 @@ func (e *Engine) Shutdown(skip <-chan struct{}) error {
 		return nil
 	}
 	e.state.Store(phaseDraining)
+	e.notify.end(e.statusLocked(), endMargin)
 	e.mu.Unlock()
 
 	plan := e.gen.Load().Plan
