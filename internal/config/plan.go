@@ -29,6 +29,7 @@ type Plan struct {
 	Upgrade      Upgrade
 	// TrustedWeirs are the addresses whose X-Weir-* request headers are believed.
 	TrustedWeirs []netip.Prefix
+	StateFile    string // what is known outlives the process there; empty: it does not
 	Check        Check
 	Listeners    []Listener // sorted by name
 	Pools        []Pool     // sorted by name

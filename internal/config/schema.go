@@ -39,6 +39,7 @@ func init() {
 		keys("upgrade", "handing over to a new binary", func(p *Plan) *Upgrade { return &p.Upgrade }, handoverFields),
 		key("trusted_weirs", "[]", listOf(prefixes, warnEveryone), func(p *Plan) *[]netip.Prefix { return &p.TrustedWeirs },
 			"peers whose X-Weir-* request fields are believed"),
+		stateField,
 		keys("check", "what `weir check` compares with; changes no traffic", func(p *Plan) *Check { return &p.Check }, checkFields),
 		&includeField{spec{name: "include", kind: "list of files and patterns", def: "[]",
 			doc: "further files, relative to this one: their listeners and pools are added by name, other blocks stand in one file only"}},
