@@ -20,57 +20,39 @@ const (
 	cellsFast  = fastCodes + 2
 )
 
-// codeTable maps a status to its label and, when it has one, its fast cell.
+// codeTable maps a status to the id by which it is counted, and, when it has
+// one, to its fast cell. Every status is counted by itself; what a scrape shows
+// of it is decided then.
 type codeTable struct {
 	id     [statusEnd]uint16 // status -> label id
 	fast   [statusEnd]uint8  // status -> fast cell, or slowCode
-	label  []string          // label id -> label
 	ofFast [fastCodes]uint16
+	exact  []string // label id -> the status
+	class  []string // label id -> its class, or the status where S18 keeps that apart
 }
 
 // verbatim are the codes that S18 keeps apart from their class.
 var verbatim = [...]int{429, 499, 502, 503, 504}
 
-// exactFast are the codes that get a fast cell when codes are exact.
-var exactFast = [fastCodes]int{200, 201, 204, 206, 301, 302, 303, 304, 307, 400, 401, 403, 404, 101}
+// usualCodes are those that have a fast cell.
+var usualCodes = [fastCodes]int{200, 201, 204, 206, 301, 302, 303, 304, 307, 400, 401, 403, 404, 101}
 
-func newCodeTable(exact bool) *codeTable {
-	t := &codeTable{label: []string{"none"}}
+func newCodeTable() *codeTable {
+	t := &codeTable{exact: []string{"none"}, class: []string{"none"}}
 	for i := range t.fast {
 		t.fast[i] = slowCode
 	}
-	name := func(label string, statuses ...int) {
-		id := uint16(len(t.label))
-		t.label = append(t.label, label)
-		for _, s := range statuses {
-			t.id[s] = id
-		}
-	}
-	if exact {
-		for s := 100; s < statusEnd; s++ {
-			name(strconv.Itoa(s), s)
-		}
-		for i, s := range exactFast {
-			t.fast[s] = uint8(i)
-			t.ofFast[i] = t.id[s]
-		}
-		return t
-	}
-	for class := 1; class < statusEnd/100; class++ {
-		var all []int
-		for s := class * 100; s < class*100+100; s++ {
-			all = append(all, s)
-		}
-		name(strconv.Itoa(class)+"xx", all...)
+	for s := 100; s < statusEnd; s++ {
+		t.id[s] = uint16(len(t.exact))
+		t.exact = append(t.exact, strconv.Itoa(s))
+		t.class = append(t.class, strconv.Itoa(s/100)+"xx")
 	}
 	for _, s := range verbatim {
-		name(strconv.Itoa(s), s)
+		t.class[t.id[s]] = strconv.Itoa(s)
 	}
-	for s := range t.id {
-		t.fast[s] = uint8(t.id[s])
-	}
-	for i := range t.label {
-		t.ofFast[i] = uint16(i)
+	for i, s := range usualCodes {
+		t.fast[s] = uint8(i)
+		t.ofFast[i] = t.id[s]
 	}
 	return t
 }

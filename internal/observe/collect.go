@@ -205,8 +205,8 @@ func (m *Metrics) collectRequests(s sink) {
 }
 
 func (m *Metrics) requests(s sink, r *RouteSeries, backend string, sum map[outcome]uint64) {
-	for o, n := range sum {
-		s.counter(descRequests, n, r.listener, r.route, r.pool.name, backend, m.codes.label[o.code], o.reason.String())
+	for o, n := range m.shown(sum) {
+		s.counter(descRequests, n, r.listener, r.route, r.pool.name, backend, o.code, o.reason.String())
 	}
 }
 

@@ -35,22 +35,23 @@ type MetricsOptions struct {
 // safe for concurrent use.
 type Metrics struct {
 	// Constant after NewMetrics.
-	codes         *codeTable
-	stripes       int
-	shift         uint // of a 64-bit product, to get a stripe
-	backendSeries int
-	now           func() time.Time
-	registry      *prometheus.Registry
-	bugs          *prometheus.CounterVec
-	reloads       *prometheus.CounterVec
-	upgrades      *prometheus.CounterVec
-	probes        [len(probeOutcomes)]histogram
+	codes    *codeTable
+	stripes  int
+	shift    uint // of a 64-bit product, to get a stripe
+	now      func() time.Time
+	registry *prometheus.Registry
+	bugs     *prometheus.CounterVec
+	reloads  *prometheus.CounterVec
+	upgrades *prometheus.CounterVec
+	probes   [len(probeOutcomes)]histogram
 
 	// Atomic.
-	generation atomic.Uint64
-	pools      atomic.Pointer[func() []PoolGauges]
-	listeners  atomic.Pointer[func() []ListenerGauges]
-	swept      atomic.Int64 // unix nanoseconds of the last sweep
+	exactCodes    atomic.Bool  // see Change
+	backendSeries atomic.Int64 // negative: no pool has any
+	generation    atomic.Uint64
+	pools         atomic.Pointer[func() []PoolGauges]
+	listeners     atomic.Pointer[func() []ListenerGauges]
+	swept         atomic.Int64 // unix nanoseconds of the last sweep
 
 	ports portCache // has a lock of its own, never held together with mu
 
@@ -77,18 +78,15 @@ var probeOutcomes = [...]string{"pass", "not_ready", "overloaded", "no_answer"}
 // NewMetrics returns an empty set of metrics with a registry of its own.
 func NewMetrics(opt MetricsOptions) *Metrics {
 	m := &Metrics{
-		codes:         newCodeTable(opt.ExactCodes),
-		backendSeries: opt.BackendSeries,
-		now:           opt.Now,
-		registry:      prometheus.NewRegistry(),
-		routes:        make(map[routeKey]*RouteSeries),
-		poolSeries:    make(map[string]*PoolSeries),
-		ejections:     make(map[ejectionKey]*ejection),
-		bugTotals:     make(map[string]uint64),
+		codes:      newCodeTable(),
+		now:        opt.Now,
+		registry:   prometheus.NewRegistry(),
+		routes:     make(map[routeKey]*RouteSeries),
+		poolSeries: make(map[string]*PoolSeries),
+		ejections:  make(map[ejectionKey]*ejection),
+		bugTotals:  make(map[string]uint64),
 	}
-	if m.backendSeries == 0 {
-		m.backendSeries = defaultBackendSeries
-	}
+	m.Change(opt.ExactCodes, opt.BackendSeries)
 	if m.now == nil {
 		m.now = time.Now
 	}
@@ -152,6 +150,7 @@ func (m *Metrics) Route(listener, route, pool string) *RouteSeries {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if r := m.routes[k]; r != nil {
+		r.left = 0
 		return r
 	}
 	r := &RouteSeries{
@@ -271,7 +270,8 @@ func (m *Metrics) Probe(outcome string, took time.Duration) {
 }
 
 func (m *Metrics) large(p *PoolSeries) bool {
-	return m.backendSeries < 0 || p.size.Load() > int64(m.backendSeries)
+	most := m.backendSeries.Load()
+	return most < 0 || p.size.Load() > most
 }
 
 // sweepSometimes drops what has left, at most once a minute: where nobody
@@ -287,6 +287,7 @@ func (m *Metrics) sweepSometimes() {
 
 func (m *Metrics) sweepLocked(now int64) {
 	before := now - int64(leftFor)
+	m.dropRoutes(before)
 	for _, r := range m.routes {
 		r.drop(before)
 	}

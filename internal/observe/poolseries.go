@@ -33,6 +33,7 @@ const causes = int(message.Reasons) + len(retryStatuses) + 1
 // for concurrent use and none locks or allocates.
 type PoolSeries struct {
 	name string // constant
+	left int64  // as of RouteSeries; guarded by Metrics.mu
 
 	size                      atomic.Int64 // backends at the last look; decides about per-backend series
 	queue, connect, firstByte histogram

@@ -160,6 +160,7 @@ type RouteSeries struct {
 	none            *Series // backend ""
 
 	seconds histogram // atomic
+	left    int64     // unix nanoseconds since when no configuration has it; 0: one has; guarded by Metrics.mu
 
 	backends atomic.Pointer[map[string]*Series] // copied on change under mu
 
