@@ -65,9 +65,10 @@ func printStatus(w io.Writer, s *admin.Status, pools []admin.Pool, alone bool) e
 		ready = "not ready: " + strings.Join(s.NotReady, "; ")
 	}
 	fmt.Fprintf(w, "weir %s, pid %d, %s for %s, %s\n", s.Version, s.PID, s.State, since(s.UptimeS), ready)
-	for _, l := range s.Listeners {
-		fmt.Fprintf(w, "listener %s on %s: %d connections\n", l.Name, strings.Join(l.Bind, ", "), l.Connections)
+	for i := range s.Listeners {
+		printListener(w, &s.Listeners[i])
 	}
+	printHost(w, s.Host)
 	for _, warning := range s.Warnings {
 		fmt.Fprintf(w, "warning: %s\n", warning)
 	}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/weirlb/weir/internal/admin"
+)
+
+// endsSoon is how long before its end a certificate is mentioned.
+const endsSoon = 30 * 24 * time.Hour
+
+// printListener writes a listener in one line, and one for each certificate
+// that ends soon.
+func printListener(w io.Writer, l *admin.Listener) {
+	fmt.Fprintf(w, "listener %s on %s: %d connections", l.Name, strings.Join(l.Bind, ", "), l.Connections)
+	if l.AcceptQueue > 0 && l.AcceptQueueLimit > 0 {
+		fmt.Fprintf(w, ", %d more wait to be accepted, of at most %d", l.AcceptQueue, l.AcceptQueueLimit)
+	}
+	fmt.Fprintln(w)
+	for _, c := range l.Certificates {
+		switch left := time.Until(c.NotAfter); {
+		case left < 0:
+			fmt.Fprintf(w, "  certificate %s ENDED %s ago\n", c.Name, since(-left.Seconds()))
+		case left < endsSoon:
+			fmt.Fprintf(w, "  certificate %s ends in %s, on %s\n", c.Name, since(left.Seconds()), c.NotAfter.UTC().Format("2006-01-02"))
+		}
+	}
+}
+
+// printHost writes what the kernel says of the host, if it says anything.
+func printHost(w io.Writer, h *admin.Host) {
+	if h == nil {
+		return
+	}
+	fmt.Fprintf(w, "host: %d connections in TIME_WAIT", h.TimeWait)
+	if h.Destination != "" {
+		fmt.Fprintf(w, ", %d local ports left towards %s", h.PortsFree, h.Destination)
+	}
+	if h.AcceptOverflows > 0 {
+		fmt.Fprintf(w, ", %d connections lost to full accept queues since the machine started", h.AcceptOverflows)
+	}
+	fmt.Fprintln(w)
+}
