@@ -49,6 +49,7 @@ type member struct {
 	untimed      atomic.Uint64 // answers whose latency says nothing
 	badTimed     atomic.Uint64 // failures among the others,
 	badLatency   atomic.Uint64 // and their part of latency
+	report       atomic.Uint64 // the backend's last load report, see reported
 	shareAsk     atomic.Bool   // the rule for 5xx shares is being looked at
 	open         atomic.Bool   // takes work whatever its share: opinions are set aside; written with each publication
 }

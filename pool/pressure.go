@@ -4,6 +4,7 @@ package pool
 
 import (
 	"fmt"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -57,6 +58,9 @@ func (m *member) pressed() pressed { return pressed{m.answers.Load(), m.signs.co
 
 // strained takes an answer that may be a sign of overload.
 func (m *member) strained(began balance.Instant, o *Outcome) {
+	if o.HasLoad {
+		m.reported(o.Now, o.Load)
+	}
 	g, w := &m.signs, &m.p.set.Load().Overload
 	if !w.Enabled || int64(began) < g.since.Load() {
 		return
@@ -76,6 +80,22 @@ func (m *member) strained(began balance.Instant, o *Outcome) {
 	if n := g.count.Add(1); n-g.from.Load() >= health.OverloadAnswers*health.OverloadPart && !g.ask.Load() && g.ask.CompareAndSwap(false, true) {
 		m.mark(markStrained)
 	}
+}
+
+// reported keeps what the backend says of its own load, for those who look: in one
+// word, the seconds of the instant above the bits of the figure, so that the two
+// belong together. 0 says that there was no report.
+func (m *member) reported(now balance.Instant, load float64) {
+	m.report.Store(uint64(uint32(max(int64(now)/int64(time.Second), 0))+1)<<32 | uint64(math.Float32bits(float32(load))))
+}
+
+// lastReport returns the last report, to the second; false: there was none.
+func (m *member) lastReport() (load float64, at balance.Instant, ok bool) {
+	v := m.report.Load()
+	if v == 0 {
+		return 0, 0, false
+	}
+	return float64(math.Float32frombits(uint32(v))), balance.Instant(v>>32-1) * balance.Instant(time.Second), true
 }
 
 // refusedFull notes that a request was refused because everyone was at the limit.

@@ -74,6 +74,8 @@ type BackendSnapshot struct {
 	Requests         uint64 // attempts with any outcome
 	Failures         uint64 // of them, those that were the backend's fault
 	P50, P99, EWMA   time.Duration
+	Load             float64         // what it last said of its own load, 1 is capacity; meaningful when LoadAt is not 0
+	LoadAt           balance.Instant // when, to the second
 	LastCheck        Check
 	History          []health.Change // oldest first, at most 16
 }
@@ -229,6 +231,9 @@ func (c *core) snapshot(now balance.Instant, m *member) BackendSnapshot {
 		Ejections: h.Ejections(), Suspect: m.b.Suspect(), Unreachable: m.b.Unreachable(),
 		InFlight: m.b.InFlight(), Limit: m.b.Limit(),
 		EWMA: c.latencyOf(now, m), LastCheck: s.last, History: h.History(),
+	}
+	if load, at, ok := m.lastReport(); ok {
+		b.Load, b.LoadAt = load, max(at, 1)
 	}
 	if until, ok := h.Ejected(); ok {
 		b.EjectedUntil = until

@@ -106,6 +106,9 @@ func (c *core) probed(now balance.Instant, m *member, r health.ProbeResult) {
 		c.timers.set(m, timerProbe, max(now, s.started.Add(c.cfg.Active.FastInterval)))
 		return
 	}
+	if r.HasLoad {
+		m.reported(now, r.Load)
+	}
 	if r.Outcome == health.Pass && r.HasLoad && c.cfg.Overload.Exceeds(r.Load) {
 		r.Outcome = health.Overloaded
 	}

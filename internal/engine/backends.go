@@ -121,7 +121,14 @@ func (p *livePool) takeOut(id string, deadline time.Duration) (pool.Spec, error)
 		was := f.added[i].Spec
 		f.added = slices.Delete(f.added, i, i+1)
 		p.pool.Dismiss(id, p.membersLocked(), deadline)
-		p.tell(slog.LevelInfo, id, "backend removed by the API", slog.Duration("deadline", deadline))
+		within := "the pool's drain.deadline"
+		switch {
+		case deadline < 0:
+			within = "none: cut at once"
+		case deadline > 0:
+			within = deadline.String()
+		}
+		p.tell(slog.LevelInfo, id, "backend removed by the API", slog.String("deadline", within))
 		return was, nil
 	}
 	if slices.ContainsFunc(f.listed, func(s pool.Spec) bool { return s.ID == id }) {

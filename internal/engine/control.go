@@ -219,6 +219,9 @@ func backendView(b *pool.BackendSnapshot, now balance.Instant) admin.Backend {
 	if b.SlowStartUntil > now {
 		out.SlowStartLeftS = b.SlowStartUntil.Sub(now).Seconds()
 	}
+	if b.LoadAt != 0 {
+		out.LoadReport = &admin.LoadReport{Utilization: round(b.Load), At: clock.Time(b.LoadAt)}
+	}
 	if b.LastCheck.Done {
 		out.LastCheck = &admin.Check{At: clock.Time(b.LastCheck.At), OK: b.LastCheck.OK, Error: b.LastCheck.Error}
 	}

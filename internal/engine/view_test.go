@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/weirlb/weir/internal/admin"
 	"github.com/weirlb/weir/internal/config"
@@ -62,5 +64,19 @@ func TestWeightsOfBothKinds(t *testing.T) {
 		if good != (err == nil) || err != nil && (!errors.As(err, &p) || p.Status != http.StatusBadRequest || !strings.Contains(p.Detail, "1000")) {
 			t.Errorf("weight %d through the API: %v", weight, err)
 		}
+	}
+}
+
+// TestLoadReportIsShown: a backend's own word about its load reaches the API.
+func TestLoadReportIsShown(t *testing.T) {
+	a := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Endpoint-Load-Metrics", "TEXT application_utilization=0.62")
+	}))
+	t.Cleanup(a.Close)
+	r := start(t, simple("", &server{Server: a}))
+	mustGet(t, client(t), r.front+"/")
+	b, err := r.admin.Backend(t.Context(), "app", a.Listener.Addr().String())
+	if err != nil || b.LoadReport == nil || b.LoadReport.Utilization != 0.62 || time.Since(b.LoadReport.At) > limit {
+		t.Errorf("%+v, %v", b.LoadReport, err)
 	}
 }
