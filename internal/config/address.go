@@ -64,6 +64,12 @@ func bindAddress(s string) (what, fix string) {
 
 // hostPort checks "host:port" for listening (empty host: all addresses).
 func hostPort(s string, zero bool) (what, fix string) {
+	if strings.ContainsAny(s, " ,;") {
+		parts := strings.FieldsFunc(s, func(r rune) bool { return strings.ContainsRune(" ,;", r) })
+		if len(parts) > 1 && strings.Contains(parts[1], ":") {
+			return quote(s) + " is several addresses", "write a list: [" + quote(parts[0]) + ", " + quote(parts[1]) + "]"
+		}
+	}
 	if strings.Contains(s, "://") {
 		return quote(s) + " is a URL", "write host:port only"
 	}

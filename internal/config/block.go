@@ -2,7 +2,10 @@
 
 package config
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // group is a key with keys below it, kept in a U within the T.
 type group[T, U any] struct {
@@ -174,6 +177,9 @@ func (l *several[T, U]) read(d *decoder, n *node, t *T) bool {
 		return false
 	case l.name != nil && n.kind == mapping:
 		for _, p := range n.pairs {
+			if l.misplaced(d, p) {
+				continue
+			}
 			out = l.one(d, p.key, p.value, out)
 		}
 	case l.name == nil && n.kind == list:
@@ -181,10 +187,13 @@ func (l *several[T, U]) read(d *decoder, n *node, t *T) bool {
 			out = l.one(d, nil, item, out)
 		}
 	case l.name != nil:
-		d.fault(n, l.s.name+" is "+n.kind.String()+", not a mapping", "write a name for each "+l.what+" and its keys below it")
+		d.fault(n, l.s.name+" is "+n.called()+", not a mapping", "write a name for each "+l.what+" and its keys below it")
+		return false
+	case n.kind == scalar && strings.HasPrefix(n.text, "-") && !n.quoted:
+		d.fault(n, l.s.name+" is "+n.called()+", not a list", "put a space behind the dash: - "+n.text[1:])
 		return false
 	default:
-		d.fault(n, l.s.name+" is "+n.kind.String()+", not a list", "write each "+l.what+" behind a dash, or all in [ ]")
+		d.fault(n, l.s.name+" is "+n.called()+", not a list", "write each "+l.what+" behind a dash, or all in [ ]")
 		return false
 	}
 	*l.at(t) = out
@@ -192,6 +201,21 @@ func (l *several[T, U]) read(d *decoder, n *node, t *T) bool {
 		l.after(d, n, t, out)
 	}
 	return false
+}
+
+// misplaced reports a block of the top level that was indented into this one. A
+// name may be the same: what is below it tells.
+func (l *several[T, U]) misplaced(d *decoder, p pair) bool {
+	if l.s.in != nil || d.known != nil || p.value.kind != mapping || len(p.value.pairs) == 0 ||
+		!slices.ContainsFunc(schema, func(s *spec) bool { return s.name == p.key.text }) ||
+		slices.ContainsFunc(p.value.pairs, func(q pair) bool {
+			return slices.ContainsFunc(l.fields, func(f field[U]) bool { return f.spec().name == q.key.text })
+		}) {
+		return false
+	}
+	d.fault(p.key, p.key.text+" is indented, so that it would be a "+l.what, "begin "+p.key.text+" in column 1: it is a block of its own")
+	d.misplaced = append(d.misplaced, p.key.text)
+	return true
 }
 
 func (l *several[T, U]) one(d *decoder, key, n *node, out []U) []U {

@@ -19,6 +19,7 @@ func checkPlan(d *decoder, root *node) {
 // checkPools holds the names of pools against the pools.
 func (d *decoder) checkPools(root *node) {
 	section := root.get("pools")
+	broken := section == nil && (!root.lacks("pools") || slices.Contains(d.misplaced, "pools")) || section != nil && section.value.kind != mapping // reported
 	known := map[string]bool{}
 	var names []string
 	if section != nil {
@@ -30,14 +31,14 @@ func (d *decoder) checkPools(root *node) {
 	used := map[string]bool{}
 	for _, r := range d.poolRefs {
 		used[r.name] = true
-		if known[r.name] {
+		if known[r.name] || broken {
 			continue
 		}
 		fix := "add it under pools"
 		if near := nearest(r.name, names); near != "" {
 			fix = "did you mean " + near + "?"
 		} else if len(names) > 0 && len(names) <= 8 {
-			fix = "use " + oneOf(names)
+			fix = "use " + oneOf(names) + ", or add it under pools"
 		}
 		d.fault(r.at, "there is no pool "+quote(r.name), fix)
 	}

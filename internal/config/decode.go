@@ -11,11 +11,12 @@ import (
 // decoder reads nodes into a Plan. It goes on after every fault.
 type decoder struct {
 	*faults
-	plan     *Plan
-	warnings []Warning
-	poolRefs []poolRef // every place that names a pool
-	fleet    *Fleet    // what is read instead of a plan, or nil
-	known    []*spec   // keys that unknown ones may belong to; nil: schema
+	plan      *Plan
+	warnings  []Warning
+	poolRefs  []poolRef // every place that names a pool
+	fleet     *Fleet    // what is read instead of a plan, or nil
+	misplaced []string  // blocks of the top level that were found below others
+	known     []*spec   // keys that unknown ones may belong to; nil: schema
 }
 
 // poolRef is a place that names a pool.
@@ -97,8 +98,13 @@ func readBlock[T any](d *decoder, n *node, what string, fields []field[T], t *T)
 	var autos []field[T]
 	usable := n.kind == mapping
 	if !usable && n.kind != faulty {
-		d.fault(n, what+" is "+n.kind.String()+", not a mapping", "write keys below it, such as "+fields[0].spec().name+": "+example(fields[0].spec()))
+		fix := "write keys below it, such as " + fields[0].spec().name + ": " + example(fields[0].spec())
+		if what == "the configuration" {
+			fix = "begin with " + fiveLines
+		}
+		d.fault(n, what+" is "+n.called()+", not a mapping", fix)
 	}
+	strays := straysOf(n, specsOf(fields))
 	for _, f := range fields {
 		var p *pair
 		if usable {
@@ -110,7 +116,11 @@ func readBlock[T any](d *decoder, n *node, what string, fields []field[T], t *T)
 				autos = append(autos, f)
 			}
 		case p.value.kind == nothing:
-			d.fault(p.value, bare(p, what), noneFix(f.spec()))
+			fix := noneFix(f.spec())
+			if stray := strays[p.key.text]; stray != nil {
+				fix = "indent what belongs below it: " + stray.text + " in line " + itoa(stray.pos.Line) + " and so on"
+			}
+			d.fault(p.value, bare(p, what), fix)
 		case p.value.kind == faulty:
 		default:
 			if f.read(d, p.value, t) {
@@ -125,10 +135,50 @@ func readBlock[T any](d *decoder, n *node, what string, fields []field[T], t *T)
 		return
 	}
 	for _, p := range n.pairs {
-		if !slices.ContainsFunc(fields, func(f field[T]) bool { return f.spec().name == p.key.text }) {
-			d.unknownKey(p, what, specsOf(fields))
+		if slices.ContainsFunc(fields, func(f field[T]) bool { return f.spec().name == p.key.text }) || strays.have(p.key) {
+			continue
+		}
+		if meant := d.unknownKey(p, what, specsOf(fields)); meant != "" {
+			n.meant = append(n.meant, meant)
 		}
 	}
+}
+
+// strays are unknown keys right below a bare key, at its level: the first of what
+// was meant to be indented, by the name of the bare key.
+type strays map[string]*node
+
+func (s strays) have(key *node) bool {
+	for _, stray := range s {
+		if stray == key {
+			return true
+		}
+	}
+	return false
+}
+
+// straysOf finds them. A typo beside a block that was left empty is not among
+// them, as it is near to a key that is known.
+func straysOf(n *node, fields []*spec) strays {
+	known := func(name string) *spec {
+		if i := slices.IndexFunc(fields, func(s *spec) bool { return s.name == name }); i >= 0 {
+			return fields[i]
+		}
+		return nil
+	}
+	var out strays
+	for i := 0; i+1 < len(n.pairs); i++ {
+		p, next := n.pairs[i], n.pairs[i+1]
+		s := known(p.key.text)
+		if s == nil || p.value.kind != nothing || p.value.text != "" || len(s.subs) == 0 && !s.list || known(next.key.text) != nil || next.key.pos.Col != p.key.pos.Col {
+			continue
+		}
+		if out == nil {
+			out = strays{}
+		}
+		out[p.key.text] = next.key
+	}
+	return out
 }
 
 func bare(p *pair, what string) string {
@@ -177,12 +227,13 @@ func specsOf[T any](fields []field[T]) []*spec {
 }
 
 // unknownKey reports a key that is not known in a block: with the nearest one
-// that is, or the place where this one belongs.
-func (d *decoder) unknownKey(p pair, what string, known []*spec) {
+// that is, or the place where this one belongs. It returns the key that was
+// meant here, if one is suggested.
+func (d *decoder) unknownKey(p pair, what string, known []*spec) (meant string) {
 	key := p.key
 	if len(d.list) >= maxFaults {
 		d.more++
-		return
+		return ""
 	}
 	names := make([]string, len(known))
 	for i, s := range known {
@@ -191,11 +242,11 @@ func (d *decoder) unknownKey(p pair, what string, known []*spec) {
 	fix := ""
 	if before, after, ok := strings.Cut(key.text, ":"); ok && slices.Contains(names, before) {
 		d.fault(key, quote(key.text)+" is not a key", "put a space behind the colon: "+before+": "+after)
-		return
+		return before
 	}
 	if p.value.kind == scalar && strings.HasPrefix(p.value.text, "//") {
 		d.fault(key, "a URL has a space in it, so YAML reads a mapping", `write "`+key.text+":"+p.value.text+`" in quotes`)
-		return
+		return "url"
 	}
 	table := d.known
 	if table == nil {
@@ -203,15 +254,29 @@ func (d *decoder) unknownKey(p pair, what string, known []*spec) {
 	}
 	homes := homesOf(key.text, table)
 	near := nearest(key.text, names)
+	other, here := "", false
+	if d.known == nil {
+		other, here = foreign(key.text, names)
+	}
 	switch {
+	case here && (near == "" || distance(near, key.text) > 1):
+		fix, meant = "did you mean "+other+"?", other
+	case other != "" && near == "":
+		fix = "write " + other + " instead"
 	case len(homes) > 0 && (near == "" || distance(near, key.text) > 1):
 		fix = "it belongs in " + oneOf(homes)
+		for _, h := range homes {
+			if i := slices.IndexFunc(names, func(name string) bool { return strings.HasSuffix(h, "."+name) }); i >= 0 {
+				meant = names[i] // the block that it belongs in is at hand
+			}
+		}
 	case near != "":
-		fix = "did you mean " + near + "?"
+		fix, meant = "did you mean "+near+"?", near
 	default:
 		fix = "known here: " + strings.Join(names, ", ")
 	}
 	d.fault(key, quote(key.text)+" is not a key of "+what, fix)
+	return meant
 }
 
 // homesOf lists the blocks that have the key, at most three.

@@ -3,13 +3,10 @@
 package config
 
 import (
-	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 	"unicode/utf8"
 
-	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
@@ -57,7 +54,7 @@ func decodePlan(f *faults, root *node, name string) (*Plan, error) {
 	plan.File = name
 	d := &decoder{faults: f, plan: &plan}
 	readBlock(d, root, "the configuration", planFields, &plan)
-	if root.kind == mapping && root.get("listeners") == nil {
+	if root.kind == mapping && root.lacks("listeners") {
 		d.fault(&node{kind: scalar, pos: Position{File: name, Line: 1, Col: 1}, width: 1}, "there is no listener", `add listeners: {web: {bind: ":8080", pool: NAME}}`)
 	} else if p := root.get("listeners"); p != nil && p.value.kind == mapping && len(p.value.pairs) == 0 {
 		d.fault(p.value, "there is no listener", `write {web: {bind: ":8080", pool: NAME}}`)
@@ -91,6 +88,9 @@ func (b *builder) parse(body string) (root *node) {
 			root = whole(fmt.Sprintf("the YAML parser failed: %v", r), "simplify the text: plain block mappings and lists are always read")
 		}
 	}()
+	if b.oddIndent() {
+		return nil
+	}
 	tokens := lexer.Tokenize(body)
 	before := len(b.faults.list) + b.faults.more
 	guard(b.faults, b, tokens)
@@ -112,7 +112,8 @@ func (b *builder) parse(body string) (root *node) {
 	case len(docs) == 0:
 		return whole("the configuration is empty", "begin with "+fiveLines)
 	case len(docs) > 1:
-		b.add(b.begin(docs[1]), 1, "a second YAML document begins here", "keep one document per file: remove the line ---")
+		b.add(b.begin(docs[1]), 1, quote(strings.TrimSpace(b.src.line(b.begin(docs[1]).Line)))+" begins a second YAML document", "keep one document per file: remove the line ---")
+		return nil
 	}
 	n := b.build(docs[0])
 	if n.size > maxNodes {
@@ -123,7 +124,7 @@ func (b *builder) parse(body string) (root *node) {
 }
 
 // fiveLines is the smallest configuration.
-const fiveLines = `listeners: {web: {bind: ":8080", pool: app}}, pools: {app: {backends: ["http://10.0.1.21:8080"]}}`
+const fiveLines = "listeners: {web: {bind: \":8080\", pool: app}}, and in the next line pools: {app: {backends: [\"http://10.0.1.21:8080\"]}}"
 
 func (b *builder) notUTF8(body string) {
 	line := 1
@@ -138,47 +139,4 @@ func (b *builder) notUTF8(body string) {
 			return
 		}
 	}
-}
-
-// syntax reports what the YAML parser refused, with a hint where the text shows
-// one of the usual slips.
-func (b *builder) syntax(err error) {
-	message, pos := "", Position{File: b.src.name, Line: 1, Col: 1}
-	var e yaml.Error
-	if errors.As(err, &e) {
-		message = e.GetMessage() // its Error would print the whole source, slowly
-		pos = b.position(e.GetToken())
-	} else {
-		message = err.Error()
-	}
-	what, fix := "this is not YAML ("+strings.TrimSpace(message)+")", "check the indentation, the colons and the brackets here"
-	line := b.src.line(pos.Line)
-	for _, slip := range slips {
-		if m := slip.pattern.FindStringIndex(line); m != nil {
-			pos.Col = utf8.RuneCountInString(line[:m[0]]) + 1
-			b.add(pos, utf8.RuneCountInString(line[m[0]:m[1]]), slip.what, slip.fix(line[m[0]:m[1]]))
-			return
-		}
-	}
-	b.add(pos, 1, what, fix)
-}
-
-var slips = []struct {
-	pattern *regexp.Regexp
-	what    string
-	fix     func(match string) string
-}{
-	{regexp.MustCompile(`^ *\t[ \t]*`), "YAML is not indented with tabs", func(string) string { return "use spaces" }},
-	{regexp.MustCompile(`(^|[^"'])\$\{[^}"']*\}`), "inside { } and [ ] YAML reads ${...} as its own", func(m string) string {
-		return `write "` + m[strings.IndexByte(m, '$'):] + `" in quotes`
-	}},
-	{regexp.MustCompile(`\[[0-9a-fA-F:.]*\]:[0-9]+`), "YAML reads an unquoted [ as the start of a list", func(m string) string { return `write "` + m + `" in quotes` }},
-	{regexp.MustCompile(`\*[ ,\]}]|\*$|\*\.[A-Za-z0-9.-]*`), "YAML reads an unquoted * as an alias", func(m string) string {
-		return `write "` + strings.TrimRight(m, " ,]}") + `" in quotes`
-	}},
-	{regexp.MustCompile(`[\[,{:] *:[0-9]+`), "in [ ] and { } YAML reads an unquoted colon as its own", func(m string) string {
-		return `write "` + strings.TrimLeft(m[1:], " ") + `" in quotes`
-	}},
-	{regexp.MustCompile("[@`][^ ,]*"), "YAML has no text that begins like this", func(m string) string { return `write "` + m + `" in quotes` }},
-	{regexp.MustCompile(`%[^ ,]*`), "YAML has no text that begins like this", func(m string) string { return `write "` + m + `" in quotes` }},
 }

@@ -4,6 +4,7 @@ package config
 
 import (
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -32,7 +33,7 @@ func (c simple[V]) rng() string  { return c.limits }
 func (c simple[V]) scan(d *decoder, n *node, s *spec) (V, bool) {
 	var none V
 	if n.kind != scalar {
-		d.fault(n, s.name+" is "+n.kind.String(), "write a "+c.name)
+		d.fault(n, s.name+" is "+n.kind.String(), "write "+oneValue(c.name))
 		return none, false
 	}
 	v, what, fix := c.parse(n.text)
@@ -44,6 +45,14 @@ func (c simple[V]) scan(d *decoder, n *node, s *spec) (V, bool) {
 		return none, false
 	}
 	return v, true
+}
+
+// oneValue says what to write where a list or a mapping stands for one value.
+func oneValue(name string) string {
+	if strings.Contains(name, " or ") {
+		return "one of " + strings.Replace(name, " or ", ", ", 1)
+	}
+	return "one " + name
 }
 
 func allowed(limits string) string {
@@ -75,8 +84,11 @@ func number(text string, fraction bool) (what, fix string) {
 	case digits(text):
 		return "", ""
 	case dot && digits(whole) && digits(frac):
-		if !fraction {
+		if !fraction && strings.Trim(frac, "0") == "" {
 			return quote(text) + " is not a whole number", "write " + orZero(strings.TrimLeft(whole, "0"))
+		}
+		if !fraction {
+			return quote(text) + " is not a whole number", "write a number without a point, such as " + max(strings.TrimLeft(whole, "0"), "1")
 		}
 		if len(whole) > 1 && whole[0] == '0' || frac[len(frac)-1] == '0' {
 			return quote(text) + " has zeros that say nothing", "write " + trimZeros(text)
@@ -188,7 +200,7 @@ func duration(lo, hi time.Duration) codec[time.Duration] {
 			case err != nil:
 				return 0, quote(text) + " is not a duration", "write a number with a unit, such as 500ms, 5s, 2m or 1h"
 			case v == 0:
-				return 0, "a duration of 0 lets nothing happen", "write none where no limit is meant; allowed is " + limits
+				return 0, "a duration of " + text + " lets nothing happen", "write none where no limit is meant; allowed is " + limits
 			case v < lo:
 				return 0, text + " is too short", "allowed is " + limits
 			case v > hi:
@@ -210,6 +222,12 @@ func oddDuration(text string) (what, fix string) {
 		return quote(text) + " has no unit", "write " + text + "s or " + text + "ms"
 	}
 	bare := strings.ReplaceAll(text, "_", "")
+	if m := clockPattern.FindStringSubmatch(text); m != nil {
+		return quote(text) + " is a time of day", "write " + clockTime(m[1:])
+	}
+	if m := isoPattern.FindStringSubmatch(text); m != nil {
+		return quote(text) + " is written as ISO 8601 has it", "write " + strings.ToLower(m[1])
+	}
 	end := len(strings.TrimRight(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ\u00b5\u03bc "))
 	unit := strings.TrimSpace(text[end:])
 	switch {
@@ -217,22 +235,48 @@ func oddDuration(text string) (what, fix string) {
 		return quote(text) + " is not a duration", "write a number with a unit, such as 5s"
 	case bare != text:
 		return quote(text) + " has underscores", "write " + bare
-	case strings.ContainsAny(text, " \t") && end > 0:
+	case strings.ContainsAny(text, " \t") && end > 0 && (shortUnits[unit] == "" || shortUnits[unit] == unit) && dayUnits[unit] == 0:
 		return quote(text) + " has a space", "write " + strings.ReplaceAll(text, " ", "")
 	case end > 1 && text[0] == '0' && text[1] >= '0' && text[1] <= '9':
 		return quote(text) + " has leading zeros", "write " + strings.TrimLeft(text, "0")
 	}
-	days := map[string]time.Duration{"d": 24 * time.Hour, "day": 24 * time.Hour, "days": 24 * time.Hour, "w": 7 * 24 * time.Hour}
-	if long, ok := days[unit]; ok {
-		if n, err := strconv.ParseInt(text[:end], 10, 32); err == nil {
+	if long, ok := dayUnits[unit]; ok {
+		if n, err := strconv.ParseInt(strings.TrimSpace(text[:end]), 10, 32); err == nil {
 			return quote(text) + " has a unit that is not known", "write " + showDuration(time.Duration(n)*long)
 		}
 	}
-	words := map[string]string{"sec": "s", "secs": "s", "second": "s", "seconds": "s", "min": "m", "mins": "m", "minute": "m", "minutes": "m", "S": "s", "M": "m", "MS": "ms", "msec": "ms", "hour": "h", "hours": "h", "H": "h"}
-	if short, ok := words[unit]; ok {
+	if short := shortUnits[unit]; short != "" && (short != unit || strings.Contains(text, " ")) {
 		return quote(text) + " has a unit that is not known", "write " + strings.TrimSpace(text[:end]) + short
 	}
 	return "", ""
+}
+
+var (
+	clockPattern = regexp.MustCompile(`^([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?$`)
+	isoPattern   = regexp.MustCompile(`^PT([0-9]+[SMH])$`)
+)
+
+// clockTime is the duration that hours, minutes and seconds, or minutes and
+// seconds, were meant to be.
+func clockTime(parts []string) string {
+	units := []time.Duration{time.Hour, time.Minute, time.Second}
+	if parts[2] == "" {
+		units = units[1:]
+	}
+	var sum time.Duration
+	for i, u := range units {
+		n, _ := strconv.Atoi(parts[i]) // two digits
+		sum += time.Duration(n) * u
+	}
+	return showDuration(sum)
+}
+
+var dayUnits = map[string]time.Duration{"d": day, "day": day, "days": day, "w": 7 * day, "week": 7 * day, "weeks": 7 * day}
+
+var shortUnits = map[string]string{
+	"sec": "s", "secs": "s", "second": "s", "seconds": "s", "S": "s", "min": "m", "mins": "m", "minute": "m", "minutes": "m", "M": "m",
+	"ms": "ms", "MS": "ms", "msec": "ms", "msecs": "ms", "millis": "ms", "millisecond": "ms", "milliseconds": "ms", "s": "s", "m": "m", "h": "h",
+	"hour": "h", "hours": "h", "H": "h", "hr": "h", "hrs": "h",
 }
 
 // showDuration is time.Duration.String without the zero units at the end.

@@ -27,7 +27,7 @@ var backendsField = &several[Pool, Backend]{
 		return textNode(b.URL)
 	},
 	end: func(d *decoder, _, n *node, b *Backend) {
-		if b.URL == "" && n.kind == mapping && n.get("url") == nil {
+		if b.URL == "" && n.kind == mapping && n.lacks("url") {
 			d.fault(n, "a backend has no url", "add url, such as url: http://10.0.1.21:8080")
 		}
 		b.finish()
@@ -70,7 +70,18 @@ func goodID(s string) (what, fix string) {
 var urlCodec codec[string] = simple[string]{name: "URL", parse: parseURL, format: func(s string) string { return s }}
 
 func parseURL(s string) (out, what, fix string) {
+	switch {
+	case strings.Contains(s, " - "):
+		return "", quote(s) + " is read as one value", "begin each backend with a dash of its own, all dashes below each other"
+	case strings.ContainsAny(s, " \t,;"):
+		return "", quote(s) + " has a space, a comma or a semicolon in it", "write one URL behind each dash"
+	case strings.HasPrefix(s, "unix:"):
+		return "", quote(s) + ": backends on unix sockets are not built in this version", "write http://HOST:PORT"
+	}
 	scheme, rest, ok := strings.Cut(s, "://")
+	if before, after, slip := strings.Cut(s, ":/"); !ok && slip && (before == "http" || before == "https") {
+		return "", quote(s) + " lacks a slash", "write " + before + "://" + after
+	}
 	if !ok {
 		return "", quote(s) + " has no scheme", "write http://" + strings.TrimLeft(s, "/") + " or https://..."
 	}
@@ -92,7 +103,8 @@ func parseURL(s string) (out, what, fix string) {
 		}
 	}
 	if strings.Contains(authority, "@") {
-		return "", "a backend's URL has a user name", "remove it; use request_headers.set for credentials"
+		_, after, _ := strings.Cut(authority, "@")
+		return "", "the URL of backend " + after + " has a user name", "write " + scheme + "://" + after + "; use request_headers.set for credentials"
 	}
 	host := authority
 	if i := strings.LastIndexByte(authority, ':'); i > strings.LastIndexByte(authority, ']') {

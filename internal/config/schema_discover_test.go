@@ -30,7 +30,7 @@ func TestParseBackends(t *testing.T) {
 		{"twice", "- http://a:1\n- http://a:1\n", `two backends are called "a:1"`},
 		{"nobody takes work", "- {url: \"http://a:1\", weight: 0}\n", "every backend has weight 0"},
 		{"the environment stays out", "- http://${HOME}:1\n", "HOME"},
-		{"a word", "hello", "backends is a single value, not a list"},
+		{"a word", "hello", `backends is the single value "hello", not a list`},
 		{"two faults", "- x\n- {weight: 1}\n", "f.yaml:2:3"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -73,10 +73,10 @@ var certificatesField = &several[ListenerTLS, KeyPair]{
 	at: func(t *ListenerTLS) *[]KeyPair { return &t.Certificates }, what: "certificate", fields: keyPairFields,
 	begin: func(_ *decoder, _, n *node, k *KeyPair) { k.Pos = n.pos },
 	end: func(d *decoder, _, n *node, k *KeyPair) {
-		if n.get("cert") == nil {
+		if n.lacks("cert") {
 			d.fault(n, "a certificate has no cert", "give the PEM file of the certificate chain: cert: FILE")
 		}
-		if n.get("key") == nil {
+		if n.lacks("key") {
 			d.fault(n, "a certificate has no key", "give the PEM file of its key: key: FILE")
 		}
 	},
@@ -110,7 +110,7 @@ var tlsVersion codec[uint16] = simple[uint16]{
 }
 
 func checkListenerTLS(d *decoder, n *node, t *ListenerTLS) {
-	if len(t.Certificates) == 0 && n.at("certificates").kind != faulty && n.get("certificates") == nil {
+	if len(t.Certificates) == 0 && n.at("certificates").kind != faulty && n.lacks("certificates") {
 		d.fault(n, "TLS needs a certificate", "add certificates: [{cert: FILE, key: FILE}]")
 	} else if p := n.get("certificates"); p != nil && p.value.kind == list && len(p.value.items) == 0 {
 		d.fault(p.value, "TLS needs a certificate", "write [{cert: FILE, key: FILE}]")
@@ -163,10 +163,10 @@ func (c *catchAll) read(d *decoder, n *node, l *Listener) bool {
 }
 
 func endListener(d *decoder, key, n *node, l *Listener) {
-	if p := n.get("bind"); p == nil || p.value.kind == list && len(p.value.items) == 0 {
+	if p := n.get("bind"); p == nil && n.lacks("bind") || p != nil && p.value.kind == list && len(p.value.items) == 0 {
 		d.fault(key, "listener "+l.Name+" has no address", `add bind, such as bind: ":8080"`)
 	}
-	if len(l.Routes) == 0 && n.get("pool") == nil && (n.get("routes") == nil || n.at("routes").kind == list && len(n.at("routes").items) == 0) {
+	if len(l.Routes) == 0 && n.lacks("pool") && (n.lacks("routes") || n.get("routes") != nil && n.at("routes").kind == list && len(n.at("routes").items) == 0) {
 		d.fault(key, "listener "+l.Name+" has no route", "add pool: NAME for all requests, or routes")
 	}
 	nameRoutes(d, l)
@@ -296,7 +296,9 @@ var pathPattern = regexp.MustCompile(`^/[!$-;=@-\[\]-~\\]*$`)
 func rawPath(s string) (what, fix string) {
 	switch {
 	case s == "" || s[0] != '/':
-		return quote(s) + " is not a path", "begin it with a slash: /" + strings.TrimLeft(s, "./")
+		return quote(s) + " is not a path", "begin it with a slash: /" + strings.TrimLeft(s, "^./")
+	case strings.HasSuffix(s, "/*"):
+		return quote(s) + " asks for the star itself", "write path_prefix: " + max(strings.TrimSuffix(s, "/*"), "/") + " for all that is below"
 	case strings.ContainsAny(s, "?#"):
 		return quote(s) + " has a query or a fragment", "write the path only"
 	case !pathPattern.MatchString(s):

@@ -138,6 +138,8 @@ func endPool(d *decoder, key, n *node, p *Pool) {
 	case !saysNothing(n, "discover") && (given == nil || listed && len(given.value.items) == 0):
 		checkBalance(d, n, p)
 		return
+	case given == nil && !n.lacks("backends"):
+		return // reported
 	case given == nil:
 		d.fault(key, "pool "+p.Name+" has no backends", "add backends: [http://10.0.1.21:8080], or discover")
 		return

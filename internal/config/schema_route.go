@@ -299,6 +299,7 @@ func endRoute(d *decoder, _, n *node, r *Route) {
 		}
 	}
 	switch {
+	case len(given) == 0 && !n.lacks("pool"): // reported
 	case len(given) == 0:
 		d.fault(n, "this route says nowhere to go", "add pool: NAME, redirect or respond")
 	case len(given) > 1:

@@ -50,9 +50,12 @@ func bytesText(text, per string) (v int64, what, fix string) {
 	if strings.TrimSpace(unit) == "" {
 		return 0, quote(text) + " has no unit", "write " + num + "B" + per + " or " + num + "KiB" + per
 	}
+	if strings.Contains(strings.ToLower(unit), "bit") {
+		return 0, quote(text) + " counts bits", "write bytes, such as 128KiB" + per
+	}
 	for _, u := range sizeUnits {
 		if strings.EqualFold(strings.TrimSpace(unit)[:1], u.name[:1]) {
-			return 0, quote(unit) + " is not a unit", "write " + num + u.name + per + " (weir counts in powers of 1024)"
+			return 0, quote(text) + " has a unit that is not known", "write " + num + u.name + per + " (weir counts in powers of 1024)"
 		}
 	}
 	return 0, quote(unit) + " is not a unit", "use B, KiB, MiB, GiB or TiB"

@@ -79,7 +79,11 @@ func oneOf(words []string) string {
 
 // useOne is the fix for a word that is not one of those known.
 func useOne(word string, known []string) string {
-	if near := nearest(word, known); near != "" && !slices.Contains(known, word) {
+	near := nearest(word, known)
+	if other := otherWords[strings.ToLower(word)]; near == "" && slices.Contains(known, other) {
+		near = other
+	}
+	if near != "" && !slices.Contains(known, word) {
 		return "did you mean " + near + "? Use " + oneOf(known)
 	}
 	return "use " + oneOf(known)

@@ -26,7 +26,7 @@ func (c textCodec) rng() string  { return "" }
 func (c textCodec) scan(d *decoder, n *node, s *spec) (string, bool) {
 	switch {
 	case n.kind != scalar:
-		d.fault(n, s.name+" is "+n.kind.String(), "write a "+c.name)
+		d.fault(n, s.name+" is "+n.kind.String(), "write "+oneValue(c.name))
 	case n.text == "" && !c.lines:
 		if s.off != "" {
 			d.fault(n, s.name+" is empty", "write "+s.off+" to switch it off")
@@ -84,7 +84,7 @@ func (c listCodec[V]) scan(d *decoder, n *node, s *spec) ([]V, bool) {
 		items = []*node{n}
 	case list:
 	default:
-		d.fault(n, s.name+" is "+n.kind.String()+", not a list", "write [a, b], or one value per line behind a dash")
+		d.fault(n, s.name+" is "+n.called()+", not a list", "write [a, b], or one value per line behind a dash")
 		return nil, false
 	}
 	inner := spec{name: "an item of " + s.name}
@@ -163,7 +163,7 @@ func (fieldMap[V]) rng() string  { return "" }
 
 func (c fieldMap[V]) scan(d *decoder, n *node, s *spec) ([]V, bool) {
 	if n.kind != mapping {
-		d.fault(n, s.name+" is "+n.kind.String()+", not a mapping", `write field names and values, as in {X-Name: "value"}`)
+		d.fault(n, s.name+" is "+n.called()+", not a mapping", `write field names and values, as in {X-Name: "value"}`)
 		return nil, false
 	}
 	ok := true
@@ -227,6 +227,9 @@ var tokenPattern = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
 
 func fieldName(s string) (what, fix string) {
 	if !tokenPattern.MatchString(s) {
+		if bare := strings.Trim(s, ": "); tokenPattern.MatchString(bare) {
+			return quote(s) + " is not a field name", "write " + bare
+		}
 		return quote(s) + " is not a field name", "use letters, digits and -"
 	}
 	switch strings.ToLower(s) {

@@ -3,6 +3,7 @@
 package config
 
 import (
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -21,7 +22,8 @@ type node struct {
 	width  int // characters of the source that a mark should cover
 	pairs  []pair
 	items  []*node
-	size   int // nodes below and including this one, aliases expanded
+	meant  []string // mapping: keys that unknown ones in it were probably meant to be
+	size   int      // nodes below and including this one, aliases expanded
 }
 
 type pair struct {
@@ -43,6 +45,18 @@ const (
 func (k nodeKind) String() string {
 	return [...]string{"nothing", "a single value", "a mapping", "a list", "faulty"}[k]
 }
+
+// called names what a node is for messages, with the text of a single value.
+func (n *node) called() string {
+	if n.kind == scalar {
+		return "the single value " + quote(n.text)
+	}
+	return n.kind.String()
+}
+
+// lacks reports whether a mapping neither has a key nor has an unknown one that
+// was probably meant to be it, which is reported already.
+func (n *node) lacks(key string) bool { return n.get(key) == nil && !slices.Contains(n.meant, key) }
 
 // get returns the pair with the key, or nil.
 func (n *node) get(key string) *pair {
@@ -154,6 +168,11 @@ func (b *builder) expanded(n *node) *node {
 	if what != "" {
 		b.fault(n, what, fix)
 		n.text = ""
+		n.kind = faulty
+		return n
+	}
+	if r, _ := utf8.DecodeRuneInString(n.text); !n.quoted && strings.ContainsRune("“”‘’„«»", r) {
+		b.fault(n, quote(n.text)+" begins with a quote that YAML does not know", `write "`+strings.Trim(n.text, "“”‘’„«»")+`" in straight quotes`)
 		n.kind = faulty
 		return n
 	}
@@ -359,6 +378,8 @@ func (b *builder) alias(v *ast.AliasNode) *node {
 	switch {
 	case strings.HasPrefix(name, "."):
 		b.fault(at, "YAML reads an unquoted "+quote("*"+name)+" as an alias", `write "*`+name+`" in quotes`)
+	case !known && strings.ContainsFunc(name, func(r rune) bool { return !isEnvName("a"+string(r)) && r != '-' && r != '.' }):
+		b.fault(at, "YAML reads an unquoted "+quote("*"+name)+" as an alias", `put it in quotes`)
 	case !known:
 		b.fault(at, "the alias "+quote("*"+name)+" names nothing", "define it before with &"+name+", or put the text in quotes")
 	case target == nil:
