@@ -5,7 +5,7 @@
 set -euo pipefail
 declare -A need=(
   [curl]=curl [nginx]=nginx-light [haproxy]=haproxy [wrk]=wrk [ip]=iproute2
-  [knotd]=knot [node]=nodejs [gcc]="gcc libc6-dev"
+  [knotd]=knot [dnsmasq]=dnsmasq-base [unbound]=unbound [unshare]=util-linux [node]=nodejs [gcc]="gcc libc6-dev"
   [promtool]=prometheus
 )
 missing=()

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -285,4 +286,45 @@ func get(t *testing.T, url string) string {
 	}
 	_, body, _ := strings.Cut(b.String(), "\r\n\r\n")
 	return body
+}
+
+// weights returns each backend of a pool with its weight, as "host=weight", sorted.
+func (w *weir) weights(t *testing.T, pool string) []string {
+	t.Helper()
+	resp, err := http.Get("http://" + w.admin + "/api/v1/pools/" + pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var body struct {
+		Backends []struct {
+			ID     string `json:"id"`
+			Weight int    `json:"weight"`
+		} `json:"backends"`
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&body); err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, b := range body.Backends {
+		host, _, _ := strings.Cut(b.ID, ":")
+		out = append(out, fmt.Sprintf("%s=%d", host, b.Weight))
+	}
+	slices.Sort(out)
+	return out
+}
+
+// try returns the body of an answer of any kind, or nothing.
+func (w *weir) try(ctx context.Context, path string) string {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.url(path), nil)
+	if err != nil {
+		return ""
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return ""
+	}
+	defer resp.Body.Close()
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<16))
+	return string(body)
 }
