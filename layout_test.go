@@ -53,6 +53,7 @@ var walls = []wall{
 	{dir: "internal/probe", ours: []string{"balance", "health", "internal/clock", "internal/http1", "internal/message", "internal/netconn", "internal/orca", "internal/upstream"}},
 	{dir: "internal/config", ours: []string{"internal/logline", "internal/route"}},
 	{dir: "internal/lint", ours: []string{"internal/config"}, stdlib: true},
+	{dir: "internal/doctor", ours: []string{"internal/config"}},
 	{dir: "internal/engine", any: true, never: []string{"internal/demo", "internal/weirtest"}},
 	{dir: "internal/admin", ours: []string{}},
 	{dir: "internal/sim", ours: []string{"balance", "health", "pool"}, stdlib: true, pure: true},

@@ -101,6 +101,30 @@ func (p *Plan) Public() []byte {
 	return []byte(b.String())
 }
 
+// SecretFiles names the files that hold secrets: tokens and private keys. Each is
+// there once, sorted.
+func (p *Plan) SecretFiles() []string {
+	var out []string
+	add := func(name string) {
+		if name != "" {
+			out = append(out, name)
+		}
+	}
+	add(p.Admin.TokenFile)
+	for i := range p.Listeners {
+		if t := p.Listeners[i].TLS; t != nil {
+			for _, k := range t.Certificates {
+				add(k.Key)
+			}
+		}
+	}
+	for i := range p.Pools {
+		add(p.Pools[i].TLS.Key)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
 // secret remembers a value that no message may show.
 func (f *faults) secret(value string) {
 	if len(value) >= minSecret && !slices.Contains(f.secrets, value) {
