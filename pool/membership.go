@@ -287,6 +287,8 @@ func (c *core) revive(now balance.Instant, m *member) {
 	delete(c.leaving, m.core.spec.identity())
 	s.leaving, s.drain = false, false
 	m.b.SetAdmin(balance.Enabled)
+	m.shareAsk.Store(s.watched) // what was asked in between nobody has looked at
+	m.signs.ask.Store(s.pressure.listed)
 	c.timers.stop(m, timerDrain)
 	c.judge(now, m, func(h *health.Machine) { h.Tick(now) })
 	if last := balance.Instant(m.lastConn.Load()); last > s.fact {

@@ -178,7 +178,12 @@ func (c *core) turnHistograms(dt time.Duration) {
 // watch looks at a member's share of 5xx, now and for as long as the window
 // gives reason to.
 func (c *core) watch(now balance.Instant, m *member) {
-	if c.shareEjects(now, m) || m.core.watched {
+	ejected := c.shareEjects(now, m)
+	if m.core.watched {
+		return // turnShares lets it be asked again
+	}
+	if ejected {
+		m.shareAsk.Store(false)
 		return
 	}
 	m.core.watched = true
