@@ -187,6 +187,10 @@ func (c *core) restoreMember(now, base balance.Instant, m *member, b *SavedBacke
 	c.restoreRamp(base, m, b)
 	c.restoreLists(base, m, b)
 	c.restoreProbe(now, base, m, &b.Probe, late)
+	if !s.moved { // it may take work here though it did not there, or the other way round
+		s.moved = true
+		c.moved = append(c.moved, m)
+	}
 }
 
 // restoreFacts brings back what connections have shown.
@@ -258,13 +262,14 @@ func (s *SavedRamp) ramp(base, now balance.Instant) *balance.Ramp {
 // restoreLists puts a member on the lists of those that are looked at.
 func (c *core) restoreLists(base balance.Instant, m *member, b *SavedBackend) {
 	s, st := m.core, &c.stats
-	m.shareAsk.Store(b.Windows.Asked)
+	m.shareAsk.Store(b.Windows.Asked && b.Windows.Watched)
 	if b.Windows.Watched && !s.watched {
 		s.watched = true
 		st.watch = append(st.watch, m)
 	}
-	m.signs.ask.Store(b.Signs.Asked)
-	if b.Signs.Listed && !s.pressure.listed {
+	listed := b.Signs.Listed || s.pressure.Share() < 1
+	m.signs.ask.Store(b.Signs.Asked && listed)
+	if listed && !s.pressure.listed {
 		s.pressure.listed = true
 		st.strained = append(st.strained, m)
 	}

@@ -4,6 +4,8 @@ package pool
 
 import (
 	"encoding/json"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -160,4 +162,36 @@ func (g *game) twinMove() {
 	case 9:
 		g.finish(g.next(len(g.held) + 1))
 	}
+}
+
+// reborn is for scripts.
+func (s *script) reborn(args []string) {
+	text, err := json.Marshal(s.p.Export())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var saved Saved
+	if err := json.Unmarshal(text, &saved); err != nil {
+		s.t.Fatal(err)
+	}
+	var specs []Spec
+	for _, m := range s.p.core.order {
+		if len(args) < 2 || slices.Contains(strings.Split(args[1], ","), m.b.ID()) {
+			specs = append(specs, m.core.spec)
+		}
+	}
+	cfg := s.p.Config()
+	cfg.First = true
+	trace := s.trace.String()
+	s.p.Close()
+	s.trace.Reset() // what the old pool says of its end
+	s.trace.WriteString(trace)
+	clear(s.probes)
+	s.leases = map[string]*Lease{}
+	s.now = s.now.Add(s.duration(args[0]))
+	s.p = nil
+	s.p = New(cfg, s, func() balance.Instant { return s.now })
+	s.p.Update(specs)
+	r := s.p.Restore(saved, s.duration(args[0]))
+	s.printf("reborn: %d backends, %d overrides, %d unknown, refused %q", r.Backends, r.Overrides, r.Unknown, r.Refused)
 }

@@ -34,6 +34,7 @@ var rewrite = flag.Bool("rewrite", false, "rewrite testdata/*.txt with what happ
 //	picks N                  N picks by the policy, none of them held longer
 //	pick NAME                one pick by the policy, held under the name
 //	override ID draining|disabled|enabled|weight=N|reset [deadline=D]
+//	reborn GAP [ID,...]      another pool takes over what this one exports, after so long; of the IDs only
 //	state                    what Snapshot says
 //	tiers                    what it says about tiers and zones
 //
@@ -235,6 +236,8 @@ func (s *script) run(line string) {
 		s.printf("pick %s: %v %s", f[1], got, id)
 	case "override":
 		s.override(f[1], f[2:])
+	case "reborn":
+		s.reborn(f[1:])
 	case "state":
 		s.state()
 		return
