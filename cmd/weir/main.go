@@ -82,7 +82,7 @@ func newRoot() *cobra.Command {
 	root.AddCommand(
 		newRun(), newProxy(), newBackend(), newDemo(), newCheck(),
 		newStatus(), newAdminWord("drain"), newAdminWord("enable"), newAdminWord("disable"), newWeight(), newAdd(), newRemove(),
-		newSim(), newVersion(), newReload(), newExplain(),
+		newSim(), newVersion(), newReload(), newUpgrade(), newExplain(),
 	)
 	markUse(root)
 	return root

@@ -36,7 +36,8 @@ func newProxy() *cobra.Command {
 				_, err := cmd.OutOrStdout().Write(plan.YAML(true))
 				return err
 			}
-			return serve(cmd, plan, serverSignals(), engine.Options{Machine: engine.PrepareMachine()})
+			load := func() (*config.Plan, error) { return plan, nil }
+			return serve(cmd, load, serverSignals(), engine.Options{Machine: engine.PrepareMachine()})
 		},
 	}
 	f := c.Flags()

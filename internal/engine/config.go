@@ -52,6 +52,8 @@ func (e *Engine) answered(d Difference, err error, why string, begin time.Time) 
 			e.sayRefused(err, why)
 		}
 		switch {
+		case errors.Is(err, admin.ErrUpgrading):
+			return admin.Reload{}, err
 		case errors.Is(err, ErrNoFile), errors.Is(err, ErrStopping):
 			return admin.Reload{}, fmt.Errorf("%w: %w", admin.ErrNoReload, err)
 		case errors.Is(err, ErrGeneration):

@@ -31,6 +31,7 @@ func (e *Engine) Status() admin.Status {
 		State: e.phase(), Generation: g.Number, Config: g.Plan.File,
 		Ready: len(notReady) == 0, NotReady: notReady,
 	}
+	s.Predecessor, s.Successor = e.upgrade.neighbours()
 	for i := range g.Plan.Warnings {
 		s.Warnings = append(s.Warnings, g.Plan.Warnings[i].Text)
 	}
@@ -110,6 +111,11 @@ func (e *Engine) Patch(poolName, id string, patch admin.Patch) (admin.Backend, e
 	if p == nil {
 		return admin.Backend{}, fmt.Errorf("%w: %s", admin.ErrUnknownPool, poolName)
 	}
+	done, err := e.change()
+	if err != nil {
+		return admin.Backend{}, err
+	}
+	defer done()
 	o := pool.Override{Weight: patch.Weight, ResetWeight: patch.ResetWeight, Deadline: patch.Deadline}
 	if patch.Weight != nil && patch.ResetWeight {
 		return admin.Backend{}, fmt.Errorf("%w: a weight and its reset exclude each other", admin.ErrBadPatch)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/internal/config"
+	"github.com/weirlb/weir/internal/handover"
 	"github.com/weirlb/weir/internal/l7"
 	"github.com/weirlb/weir/internal/listen"
 	"github.com/weirlb/weir/internal/observe"
@@ -35,6 +36,11 @@ type Options struct {
 	// Sockets has what was inherited, and is asked for every listening socket;
 	// nil: an empty set.
 	Sockets *listen.Sockets
+	// Upgrade says how the process hands over to a successor; nil: it cannot.
+	Upgrade *UpgradeOptions
+	// Predecessor hands over to this process; nil: it starts afresh. Then TakeOver
+	// is called instead of Start.
+	Predecessor *handover.Predecessor
 	// Notify tells the service manager what the process does, as sd_notify(3)
 	// says it: one or more lines of NAME=VALUE. It is called in order, never from
 	// two goroutines at a time, and must return soon. nil: nobody listens.
@@ -58,14 +64,17 @@ type Engine struct {
 	names   *upstream.Resolver
 	memory  *memory
 	bugs    uint64 // leases finished twice in this process before
-	front   *front // sockets toward clients
-	ops     *ops   // sockets toward operators
-	notify  notifier
+	// inherited: another process served here a moment ago.
+	inherited bool
+	front     *front // sockets toward clients
+	ops       *ops   // sockets toward operators
+	notify    notifier
+	upgrade   upgrade
 
 	events   events
 	failures observe.Failures
 	gen      atomic.Pointer[Generation]
-	state    atomic.Int32 // phaseStarting, phaseServing, phaseDraining
+	state    atomic.Int32 // phaseStarting and those after it
 
 	mu       sync.Mutex // guards what follows; held through Apply
 	pools    map[string]*livePool
@@ -93,6 +102,12 @@ func New(plan *config.Plan, opt Options) (*Engine, error) {
 	e.notify.send = opt.Notify
 	if e.opt.Sockets == nil {
 		e.opt.Sockets = listen.NewSockets()
+	}
+	e.upgrade.done = make(chan *handover.Successor, 1)
+	if opt.Predecessor != nil {
+		if err := e.inherit(opt.Predecessor); err != nil {
+			return nil, err
+		}
 	}
 	if e.log == nil {
 		e.level.Set(levelOf(&plan.Log))
@@ -279,6 +294,7 @@ func (e *Engine) Close() error {
 	}
 	e.closed = true
 	close(e.quit)
+	e.upgrade.unfollow()
 	e.state.Store(phaseDraining)
 	var errs []error
 	if e.front != nil {

@@ -179,7 +179,7 @@ func (f *front) bind(cfg *config.Listener) (*liveListener, error) {
 	l := &liveListener{name: cfg.Name, slot: f.slots, tls: cfg.TLS != nil, cfg: *cfg}
 	e := f.e
 	opt := listen.Options{
-		Name: cfg.Name, Bind: cfg.Bind, HandshakeTimeout: orUnbounded(cfg.Timeouts.Header),
+		Name: cfg.Name, Bind: cfg.Bind, Sockets: e.opt.Sockets, HandshakeTimeout: orUnbounded(cfg.Timeouts.Header),
 		Gate: f.gate, MaxConnections: int(cfg.MaxConnections), MaxPerClient: int(cfg.MaxPerClient),
 		Logger:    e.log,
 		OnRefused: func(r listen.Refusal) { e.refused(cfg.Name, r) },
@@ -274,6 +274,13 @@ func (f *front) connections() int { return f.gate.Open() }
 func (f *front) drain(spread time.Duration) {
 	for _, l := range f.ever() {
 		l.srv.Drain(spread)
+	}
+}
+
+// undrain takes drain back.
+func (f *front) undrain() {
+	for _, l := range f.all() {
+		l.srv.Undrain()
 	}
 }
 

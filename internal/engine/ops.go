@@ -79,6 +79,26 @@ func (o *ops) start() {
 	}
 }
 
+// yield sends operators to the process that took over, back undoes it.
+func (o *ops) yield() {
+	for _, s := range o.servers {
+		s.Yield()
+	}
+}
+
+func (o *ops) back() {
+	for _, s := range o.servers {
+		s.Return()
+	}
+}
+
+// release closes the addresses; calls go on until close.
+func (o *ops) release() {
+	for _, s := range o.servers {
+		s.Release()
+	}
+}
+
 func (o *ops) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), opsCloseTime)
 	defer cancel()

@@ -12,6 +12,7 @@ const (
 	phaseStarting int32 = iota
 	phaseServing
 	phaseDraining
+	phaseLeaving // another process has taken over
 )
 
 // probeGrace is how long readiness waits for the first round of probes (C10):
@@ -22,6 +23,8 @@ func (e *Engine) phase() string {
 	switch e.state.Load() {
 	case phaseDraining:
 		return "draining"
+	case phaseLeaving:
+		return "handed_over"
 	case phaseServing:
 		return "serving"
 	default:
@@ -46,7 +49,7 @@ func (e *Engine) NotReady(pools []string) []string {
 	}
 	var why []string
 	g := e.gen.Load()
-	if time.Since(e.started) < probeGrace {
+	if !e.inherited && time.Since(e.started) < probeGrace {
 		for _, p := range e.livePools() {
 			if p.undiscovered() {
 				why = append(why, fmt.Sprintf("pool %s: waiting for its first backends to be found", p.name))

@@ -62,11 +62,18 @@ func (e *Engine) reloadLocked(plan *config.Plan, opt ReloadOptions) (Difference,
 	switch {
 	case e.closed || e.state.Load() == phaseDraining:
 		return d, ErrStopping
+	case !opt.DryRun && e.reloadable() != nil:
+		return d, e.reloadable()
 	case opt.If != 0 && opt.If != old.Number:
 		return d, fmt.Errorf("%w: generation %d serves, not %d", ErrGeneration, old.Number, opt.If)
 	case opt.DryRun:
 		return d, errors.Join(append(append(fixedForLife(old.Plan, plan), e.front.unchangeable(plan)...), Verify(plan)...)...)
 	}
+	done, err := e.change()
+	if err != nil {
+		return d, err
+	}
+	defer done()
 	if err := e.applyLocked(plan); err != nil {
 		return d, err
 	}

@@ -3,9 +3,12 @@
 package engine
 
 import (
+	"context"
 	"os"
 	"syscall"
 	"time"
+
+	"github.com/weirlb/weir/internal/handover"
 )
 
 // tunnelSpread is how long before the deadline tunnels begin to be cut: not
@@ -16,13 +19,32 @@ const tunnelSpread = 5 * time.Second
 // has stopped. SIGTERM drains in full, SIGINT skips the delay. Each further
 // one skips one step: first the delay, then the wait for what is in flight and
 // for tunnels that are being cut.
-// SIGHUP, SIGUSR1 and SIGUSR2 are for upkeep, and end nothing.
+// SIGHUP and SIGUSR1 are for upkeep, and end nothing. SIGUSR2 starts an upgrade;
+// after one Run returns when this process, which no longer serves, has drained.
+// A signal to stop that comes during an upgrade ends it, and the process that was
+// to take over; once that serves, it makes this one hurry.
 func (e *Engine) Run(signals <-chan os.Signal) error {
-	first := <-signals
-	for e.upkeep(first) {
-		first = <-signals
+	first := os.Signal(nil)
+	for first == nil {
+		select {
+		case s := <-e.upgrade.done:
+			if back, err := e.leave(s, signals, false); !back {
+				return err
+			}
+		case s := <-signals:
+			if !e.upkeep(s) {
+				first = s
+			}
+		}
 	}
 	e.log.Info("signal received", "signal", first.String())
+	e.abortUpgrade(ErrStopping)
+	select {
+	case s := <-e.upgrade.done: // it was faster: the end of this process is near anyway
+		_, err := e.leave(s, signals, true)
+		return err
+	default:
+	}
 	steps := make(chan struct{}, 2)
 	if first != syscall.SIGTERM {
 		steps <- struct{}{}
@@ -62,7 +84,7 @@ func (e *Engine) upkeep(s os.Signal) bool {
 		e.reloadSaid("SIGHUP")
 	case syscall.SIGUSR1:
 	case syscall.SIGUSR2:
-		e.log.Warn("SIGUSR2: this version cannot hand over to another binary: nothing was done")
+		go func() { _, _ = e.Upgrade(context.Background(), "") }() // it says in the log what came of it
 		return true
 	default:
 		return false
@@ -104,6 +126,7 @@ func (e *Engine) Shutdown(skip <-chan struct{}) error {
 	e.log.Info("draining", "delay", delay, "deadline", deadline)
 	e.events.add(Event{At: begin, Kind: "draining", Text: "draining"})
 
+	e.tellPredecessor(handover.Stopping)
 	e.front.drain(delay)
 	if delay > 0 {
 		waitFor(delay, skip, nil)
