@@ -18,9 +18,16 @@ import (
 )
 
 // bindOne opens one listening socket. Options that accepted sockets inherit are
-// set here once, not on every connection.
-func bindOne(ctx context.Context, where string) (acceptor, error) {
+// set here once, not on every connection. shared lets its address overlap that
+// of a socket with SO_REUSEPORT.
+func bindOne(ctx context.Context, where string, shared bool) (acceptor, error) {
 	lc := net.ListenConfig{KeepAlive: -1}
+	if shared {
+		lc.Control = func(_, _ string, c syscall.RawConn) (err error) {
+			cerr := c.Control(func(fd uintptr) { err = reusePort(int(fd), true) })
+			return errors.Join(cerr, err)
+		}
+	}
 	lc.SetMultipathTCP(false)
 	if path, ok := strings.CutPrefix(where, "unix:"); ok {
 		return bindUnix(ctx, &lc, path)

@@ -64,8 +64,7 @@ func (s *Sockets) take(bind string, private bool) (*Socket, error) {
 		return o.hold(), nil
 	}
 	if name, ok := strings.CutPrefix(bind, systemdPrefix); ok {
-		return nil, fmt.Errorf("bind %s: systemd passed no socket of that name: the socket unit needs FileDescriptorName=%s, "+
-			"its service must have started this process, and the unit must be active", bind, name)
+		return nil, notPassed(name)
 	}
 	o, err := s.open(bind, private)
 	if err != nil {
@@ -254,11 +253,17 @@ func (s *Sockets) open(bind string, private bool) (*open, error) {
 		}
 		o.ln, o.addr = ln, &net.UnixAddr{Name: path, Net: "unix"}
 	} else {
-		ln, err := bindOne(context.Background(), bind)
+		ln, err := bindOne(context.Background(), bind, false)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			s.overlapping(bind, func() { ln, err = bindOne(context.Background(), bind, true) })
+		}
 		if err != nil {
 			return nil, err
 		}
 		o.ln, o.addr = ln, ln.Addr()
+		if !isUnix {
+			_ = control(ln, func(fd int) error { return reusePort(fd, false) }) // see overlapping
+		}
 	}
 	if isUnix && !strings.HasPrefix(path, "@") {
 		o.path = path
