@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weirlb/weir/internal/admin"
 	"github.com/weirlb/weir/internal/config"
 	"github.com/weirlb/weir/internal/engine"
 	"github.com/weirlb/weir/internal/lint"
@@ -58,6 +60,7 @@ type poolDetection struct {
 func newCheck() *cobra.Command {
 	var file string
 	var strict, asJSON, schema bool
+	var opt admin.ClientOptions
 	c := &cobra.Command{
 		Use:   "check",
 		Short: "Validate a configuration, hold it to the production checklist, and say how fast it notices dead backends",
@@ -69,7 +72,14 @@ func newCheck() *cobra.Command {
 				_, err := cmd.OutOrStdout().Write(config.JSONSchema())
 				return err
 			}
-			f := check(file)
+			var learned func(string) []lint.Idle
+			if opt.Address != "" {
+				var err error
+				if learned, err = learnedBy(cmd.Context(), opt); err != nil {
+					return err
+				}
+			}
+			f := check(file, learned)
 			if strict && len(f.Warnings) > 0 {
 				f.OK = false
 			}
@@ -88,11 +98,37 @@ func newCheck() *cobra.Command {
 	c.Flags().StringVarP(&file, "config", "c", "weir.yaml", "configuration file")
 	c.Flags().BoolVar(&strict, "strict", false, "fail on warnings, too")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	c.Flags().StringVar(&opt.Address, "admin", "", "also ask the running weir at this address when its backends were seen to close idle connections: host:port or unix:/path")
+	c.Flags().StringVar(&opt.TokenFile, "token-file", "", "file that holds the admin token")
 	c.Flags().BoolVar(&schema, "schema", false, "print the JSON Schema of configurations, for editors, and check nothing")
 	return c
 }
 
-func check(file string) findings {
+// learnedBy asks a running weir what it has learned of backends' idle timeouts.
+func learnedBy(ctx context.Context, opt admin.ClientOptions) (func(pool string) []lint.Idle, error) {
+	client, err := admin.NewClient(opt)
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	pools, err := client.Pools(ctx)
+	if err != nil {
+		return nil, err
+	}
+	by := map[string][]lint.Idle{}
+	for i := range pools {
+		for _, b := range pools[i].Members {
+			if b.LearnedIdleS > 0 {
+				by[pools[i].Name] = append(by[pools[i].Name], lint.Idle{Backend: b.ID, After: time.Duration(b.LearnedIdleS * float64(time.Second))})
+			}
+		}
+	}
+	return func(pool string) []lint.Idle { return by[pool] }, nil
+}
+
+// check looks at a file; learned is what a running weir knows of its backends, nil
+// when none was asked.
+func check(file string, learned func(pool string) []lint.Idle) findings {
 	f := findings{File: file, Errors: []finding{}, Warnings: []finding{}, Notes: []finding{}, Pools: []poolDetection{}}
 	plan, outline, err := config.LoadOutlined(file)
 	var faults *config.Errors
@@ -114,7 +150,7 @@ func check(file string) findings {
 	for _, err := range engine.Verify(plan) {
 		f.fail(err.Error())
 	}
-	f.lint(plan, outline)
+	f.lint(plan, outline, learned)
 	for i := range plan.Pools {
 		f.Pools = append(f.Pools, detectionOf(&plan.Pools[i]))
 	}
@@ -128,10 +164,11 @@ func (f *findings) fail(text string) {
 }
 
 // lint adds what the checklist finds.
-func (f *findings) lint(plan *config.Plan, outline *config.Outline) {
+func (f *findings) lint(plan *config.Plan, outline *config.Outline, learned func(pool string) []lint.Idle) {
 	found := lint.Run(lint.Input{
 		Plan: plan, Outline: outline, Now: time.Now(), ReadFile: os.ReadFile,
 		Detection: func(p *config.Pool) time.Duration { return engine.DetectionOf(p).Within },
+		Learned:   learned,
 	})
 	for i := range found {
 		x := &found[i]

@@ -73,15 +73,22 @@ type Input struct {
 	Outline *config.Outline
 	// Now is the time that certificates are held against.
 	Now time.Time
-	// ReadFile reads certificates, as os.ReadFile does. What it cannot read is
-	// left to others to report. Nil: no certificate is looked at.
+	// ReadFile reads certificates and lists of backends, as os.ReadFile does. A
+	// certificate that it cannot read is left to others to report. Nil: no file is
+	// looked at.
 	ReadFile func(name string) ([]byte, error)
 	// Detection is how long a silent backend of the pool can go unnoticed by
 	// probes at worst.
 	Detection func(*config.Pool) time.Duration
-	// Learned is after how long a running weir has seen a backend close idle
-	// connections, if it has. Nil: nothing is running.
-	Learned func(pool, backend string) (time.Duration, bool)
+	// Learned is after how long a running weir has seen backends of a pool close
+	// idle connections, those that are in no file included. Nil: none is asked.
+	Learned func(pool string) []Idle
+}
+
+// Idle is when a backend was seen to close idle connections.
+type Idle struct {
+	Backend string
+	After   time.Duration
 }
 
 // Run returns what the rules find, the worst first, then in the order of the
@@ -151,7 +158,7 @@ func Find(name string) *Rule {
 var rules []Rule
 
 func init() {
-	rules = slices.Concat(timeoutRules, frontRules, checkRules, healthRules, retryRules, balanceRules, routeRules, trustRules, certificateRules)
+	rules = slices.Concat(timeoutRules, frontRules, checkRules, healthRules, retryRules, balanceRules, routeRules, sourceRules, trustRules, certificateRules)
 }
 
 // view is an input while rules look at it.

@@ -33,7 +33,7 @@ var now = time.Date(2030, 5, 1, 12, 0, 0, 0, time.UTC)
 
 // outside are the rules whose fix lies outside the configuration: their
 // NAME.good.yaml is written by hand.
-var outside = []string{"certificate_expiring", "certificate_weak"}
+var outside = []string{"certificate_chain", "certificate_expiring", "certificate_weak", "discover_file"}
 
 // input parses a text for the rules; every certificate is made by its name.
 func input(t testing.TB, name, text string) (lint.Input, error) {
@@ -289,10 +289,24 @@ func certificate(name string) ([]byte, error) {
 		issue("future.crt", "shop.example.com", now.Add(day), now.Add(300*day), &strong.PublicKey, strong)
 		issue("short.crt", "shop.example.com", now.Add(-2*day), now.Add(4*day), &strong.PublicKey, strong)
 		issue("weak.crt", "shop.example.com", begin, now.Add(300*day), &feeble.PublicKey, feeble)
+		root := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "Example R1"}, NotBefore: begin, NotAfter: now.Add(300 * day), IsCA: true, BasicConstraintsValid: true}
+		leaf := &x509.Certificate{SerialNumber: big.NewInt(3), Subject: pkix.Name{CommonName: "shop.example.com"}, DNSNames: []string{"shop.example.com"}, NotBefore: begin, NotAfter: now.Add(300 * day)}
+		der, err := x509.CreateCertificate(rand.Reader, leaf, root, &strong.PublicKey, strong)
+		if err != nil {
+			panic(err)
+		}
+		certificates["alone.crt"] = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+		certificates["fullchain.pem"] = slices.Concat(certificates["alone.crt"], certificates["good.crt"])
+		certificates["backends.yaml"] = []byte("- http://10.0.1.21:8080\n- http://10.0.1.22:8080\n")
+		certificates["half-written.yaml"] = []byte("- http://10.0.1.21:8080\n- {url: http://10.0.1.22:80")
+		certificates["nobody.yaml"] = []byte("[]\n")
 		certificates["broken.crt"] = []byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
 	})
 	if c, ok := certificates[name]; ok {
 		return c, nil
+	}
+	if strings.HasSuffix(name, ".yaml") {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
 	}
 	return nil, &fs.PathError{Op: "open", Path: name, Err: errors.ErrUnsupported}
 }

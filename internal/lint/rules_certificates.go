@@ -3,6 +3,7 @@
 package lint
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/rsa"
 	"crypto/x509"
@@ -45,6 +46,21 @@ var certificateRules = []Rule{
 					file := "/etc/weir/" + strings.TrimPrefix(host, "*.")
 					v.found(path(at, "routes", i, "match", "host"), "no certificate of listener "+l.Name+" names "+host+", so clients refuse the connection",
 						config.Edit{Path: path(at, "tls", "certificates", len(leaves)), Insert: true, Value: fmt.Sprintf("{cert: %q, key: %q}", file+".crt", file+".key")})
+				}
+			})
+		},
+	},
+	{
+		Name: "certificate_chain", Severity: Note,
+		Title: "A certificate comes without the one that issued it",
+		Why:   "Clients know roots, not what stands between a root and a certificate. Browsers often fetch or remember the missing one, which is why nobody notices; curl, Java, Go and other balancers refuse the connection. Where a root of your own has signed the certificate itself, nothing is missing.",
+		Fix:   "Append the intermediate certificates to the file of the certificate, each after the one that it issued (Let's Encrypt calls that fullchain.pem). The fix lies outside the configuration.",
+		find: func(v *view) {
+			v.certificates(func(l *config.Listener, at []string, leaves []*x509.Certificate) {
+				for i, c := range leaves {
+					if file := l.TLS.Certificates[i].Cert; c != nil && !bytes.Equal(c.RawIssuer, c.RawSubject) && v.count(file) == 1 {
+						v.found(path(at, "tls", "certificates", i, "cert"), fmt.Sprintf("%s holds one certificate, and not that of its issuer (%s)", file, c.Issuer))
+					}
 				}
 			})
 		},
@@ -107,6 +123,21 @@ func (v *view) leaf(file string) *x509.Certificate {
 		break
 	}
 	return v.leaves[file]
+}
+
+// count returns how many certificates a file holds.
+func (v *view) count(file string) (n int) {
+	text, err := v.ReadFile(file)
+	for err == nil {
+		var block *pem.Block
+		if block, text = pem.Decode(text); block == nil {
+			break
+		}
+		if block.Type == "CERTIFICATE" {
+			n++
+		}
+	}
+	return n
 }
 
 func findExpiring(v *view) {

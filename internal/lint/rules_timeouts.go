@@ -171,17 +171,33 @@ func findKeepAlive(v *view) {
 		here := path(at, "timeouts", "keepalive")
 		keep := p.Timeouts.KeepAlive
 		if v.Learned != nil {
-			for i := range p.Backends {
-				b := &p.Backends[i]
-				if idle, ok := v.Learned(p.Name, b.ID); ok && idle <= keep {
-					v.found(v.at(here, at), fmt.Sprintf("backend %s of pool %s closes idle connections after %s, sooner than weir (%s); weir has learned it, but after a restart it has to learn anew",
-						b.ID, p.Name, dur(idle), dur(keep)), write(here, part(idle*4/5, 1)))
-					return
-				}
+			if first, more := soonest(v.Learned(p.Name), keep); first.After > 0 {
+				v.found(v.at(here, at), fmt.Sprintf("backend %s of pool %s closes idle connections after %s%s, sooner than weir (%s); weir has learned it, but after a restart it has to learn anew",
+					first.Backend, p.Name, dur(first.After.Round(time.Millisecond)), more, orNone(keep)), write(here, part(first.After*4/5, 1)))
+				return
 			}
 		}
 		if keep >= time.Minute {
 			v.found(here, fmt.Sprintf("pool %s keeps idle connections for %s, longer than many servers do", p.Name, dur(keep)), write(here, "55s"))
 		}
 	})
+}
+
+// soonest returns the first to close among those that close before weir does,
+// and says of how many that holds.
+func soonest(all []Idle, keep time.Duration) (first Idle, more string) {
+	n := 0
+	for _, x := range all {
+		if x.After <= 0 || keep > 0 && x.After > keep {
+			continue
+		}
+		n++
+		if first.After == 0 || x.After < first.After {
+			first = x
+		}
+	}
+	if n > 1 {
+		more = fmt.Sprintf(" (one of %d that do so)", n)
+	}
+	return first, more
 }

@@ -195,11 +195,14 @@ func TestLearned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in.Learned = func(pool, backend string) (time.Duration, bool) {
-		return 5 * time.Second, pool == "app" && backend == "10.0.1.22:8080"
+	in.Learned = func(pool string) []lint.Idle {
+		if pool != "app" {
+			return nil
+		}
+		return []lint.Idle{{Backend: "slow:80", After: time.Minute}, {Backend: "found:80", After: 20 * time.Second}, {Backend: "10.0.1.22:8080", After: 5 * time.Second}}
 	}
 	found := about("keepalive_long", lint.Run(in))
-	if len(found) != 1 || !strings.Contains(found[0].What, "10.0.1.22:8080 of pool app closes idle connections after 5s") || !strings.Contains(found[0].Fragment, "keepalive: 4s") {
+	if len(found) != 1 || !strings.Contains(found[0].What, "10.0.1.22:8080 of pool app closes idle connections after 5s (one of 2 that do so), sooner than weir (55s)") || !strings.Contains(found[0].Fragment, "keepalive: 4s") {
 		t.Errorf("found %+v", found)
 	}
 }
