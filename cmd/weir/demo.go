@@ -37,7 +37,7 @@ func newDemo() *cobra.Command {
 }
 
 func runDemo(cmd *cobra.Command, listen, adminAddr string) error {
-	signals := stopSignals()
+	signals := serverSignals() // of those that are not for a demo the log says so
 	opt := config.ProxyOptions{
 		Listen: listen, Admin: adminAddr, Balance: "p2c",
 		HealthPath: "/readyz", HealthInterval: time.Second, Retries: 1,

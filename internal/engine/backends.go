@@ -43,6 +43,11 @@ func (e *Engine) AddBackend(poolName string, description []byte) (admin.Backend,
 	if e.closed {
 		return admin.Backend{}, false, fmt.Errorf("%w: %w", admin.ErrConflict, ErrStopping)
 	}
+	done, err := e.change()
+	if err != nil {
+		return admin.Backend{}, false, err
+	}
+	defer done()
 	spec := pool.Spec{ID: b.ID, URL: b.URL, Weight: b.Weight, Zone: b.Zone, Priority: b.Priority, Backup: b.Backup}
 	created, err := p.add(spec, time.Now())
 	if err != nil {
@@ -94,6 +99,11 @@ func (e *Engine) RemoveBackend(poolName, id string, r admin.Removal) (admin.Back
 	if p == nil {
 		return admin.Backend{}, fmt.Errorf("%w: %s", admin.ErrUnknownPool, poolName)
 	}
+	done, err := e.change()
+	if err != nil {
+		return admin.Backend{}, err
+	}
+	defer done()
 	deadline := r.Deadline
 	if r.Force {
 		deadline = -1

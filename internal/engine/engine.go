@@ -295,7 +295,9 @@ func (e *Engine) Close() error {
 	e.closed = true
 	close(e.quit)
 	e.upgrade.unfollow()
-	e.state.Store(phaseDraining)
+	if e.state.Load() != phaseLeaving { // who has handed over stays ready to the end
+		e.state.Store(phaseDraining)
+	}
 	var errs []error
 	if e.front != nil {
 		errs = append(errs, e.front.close())

@@ -146,7 +146,7 @@ func (e *Engine) unfit() error {
 	case phase == phaseLeaving:
 		return e.upgrade.gone()
 	case e.opt.Upgrade == nil:
-		return errors.New("this weir has no configuration that another process could take over, as 'weir run' and 'weir proxy' have")
+		return errors.New("only 'weir run' and 'weir proxy' can hand over: this one, as 'weir demo', has its backends in its own process")
 	case os.Getpid() == 1:
 		return errors.New("it is process 1 of its container, which ends with it: replace the container, whose orchestrator starts the new one before it stops this one; " +
 			"or let something else be process 1 (docker run --init)")
