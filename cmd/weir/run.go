@@ -39,6 +39,7 @@ func newRun() *cobra.Command {
 // prints one line with the bound addresses once everything is bound.
 func serve(cmd *cobra.Command, load func() (*config.Plan, error), signals <-chan os.Signal, opt engine.Options) error {
 	opt.Stderr, opt.Version = cmd.ErrOrStderr(), readBuildFacts().Version
+	supervised(cmd.ErrOrStderr(), &opt)
 	opt.Upgrade = &engine.UpgradeOptions{Program: thisProgram()}
 	p, err := handover.Join(opt.Version)
 	if err != nil {

@@ -69,6 +69,7 @@ type Engine struct {
 	front     *front // sockets toward clients
 	ops       *ops   // sockets toward operators
 	notify    notifier
+	stable    time.Duration // how long files must be, for the watch
 	upgrade   upgrade
 
 	events   events
@@ -83,8 +84,9 @@ type Engine struct {
 	retiring bool // somebody waits for them
 	closed   bool
 
-	quit    chan struct{}  // closed by Close
-	retirer sync.WaitGroup // and whatever else ends with quit
+	quit      chan struct{}  // closed by Close
+	published chan struct{}  // has a value when another plan serves since the watch looked
+	retirer   sync.WaitGroup // and whatever else ends with quit
 }
 
 // New builds a balancer from a plan: sockets are bound, certificates and
@@ -97,7 +99,7 @@ func New(plan *config.Plan, opt Options) (*Engine, error) {
 	e := &Engine{
 		opt: opt, log: opt.Logger, started: time.Now(), bugs: pool.LeaseBugs(),
 		pools: make(map[string]*livePool), limiters: make(map[limiterKey]*l7.Limiter),
-		quit: make(chan struct{}),
+		quit: make(chan struct{}), published: make(chan struct{}, 1), stable: watchSettle,
 	}
 	e.notify.send = opt.Notify
 	if e.opt.Sockets == nil {
@@ -259,6 +261,10 @@ func (e *Engine) publish(g *Generation) {
 	e.front.retire(g.Plan)
 	e.retirePools(g)
 	e.metrics.SetGeneration(g.Number)
+	select {
+	case e.published <- struct{}{}:
+	default:
+	}
 }
 
 // Start begins to probe and to accept. It is called once.
@@ -277,6 +283,14 @@ func (e *Engine) Start() {
 	e.front.start()
 	e.state.Store(phaseServing)
 	e.log.Info("serving", "version", e.opt.Version, "generation", e.gen.Load().Number)
+	if e.opt.Load != nil {
+		e.retirer.Go(e.watch)
+	}
+	if e.opt.Predecessor == nil { // otherwise TakeOver does it
+		for _, bind := range e.opt.Sockets.Unclaimed() {
+			e.log.Warn("a socket that was handed in is closed, because no listener names it", "bind", bind)
+		}
+	}
 	if e.opt.Notify != nil {
 		e.notify.ready(e.statusLocked())
 		e.retirer.Go(e.live)
