@@ -60,13 +60,22 @@ func (l *Lease) Done(o Outcome) {
 
 // release frees the slot that was l's.
 func (l *Lease) release(now balance.Instant, m *member, b *balance.Backend, p *Pool) {
-	if !l.counted && !p.set.Load().limited {
-		b.Release()
+	if s := p.set.Load(); !l.counted && !s.limited {
+		p.letGo(s, b, now)
 	} else {
 		p.giveBack(m, now, l.counted)
 	}
 	if m.mode.Load()&modeWatch != 0 && b.InFlight() == 0 {
 		m.mark(markEmpty)
+	}
+}
+
+// letGo frees a slot in a pool that had no limits when its settings s were read.
+// Where that has changed since, somebody may have found the slot taken and wait.
+func (p *Pool) letGo(s *settings, b *balance.Backend, now balance.Instant) {
+	b.Release()
+	if p.set.Load() != s && p.queue.length.Load() != 0 {
+		p.kick(now)
 	}
 }
 

@@ -174,3 +174,37 @@ func TestSecondAttemptHoldsNobodyUp(t *testing.T) {
 		}
 	})
 }
+
+// TestLimitsComeWhileOneFinishes: limits that are switched on at the very moment
+// when a request ends leave nobody waiting for a slot that is free. The order is
+// the one in which it can happen: the settings are read, they change, somebody
+// finds the slot taken and queues, the slot is freed.
+func TestLimitsComeWhileOneFinishes(t *testing.T) {
+	p := benchPool(1, nil)
+	open, tight := p.Config(), p.Config()
+	open.Limits = Limits{}
+	tight.Limits = Limits{BackendRequests: 1, Queue: 8}
+	p.Reconfigure(open)
+	var first, second Lease
+	if got := p.Pick(&first, &balance.Request{}); got != Granted {
+		t.Fatal(got)
+	}
+	seen := p.set.Load()
+	p.Reconfigure(tight)
+	r := &balance.Request{}
+	if got := p.Pick(&second, r); got != Full {
+		t.Fatal(got)
+	}
+	ticket, got := p.Enqueue(&second, r)
+	if ticket == nil {
+		t.Fatal(got)
+	}
+	p.letGo(seen, first.Backend(), 0)
+	if got, ok := ticket.Poll(); !ok || got != Granted {
+		t.Fatalf("the slot is free and somebody waits for it: %v", got)
+	}
+	second.Done(Outcome{Status: 200})
+	if n := p.Snapshot().InFlight; n != 0 {
+		t.Errorf("%d in flight", n)
+	}
+}
