@@ -65,6 +65,13 @@ func printStatus(w io.Writer, s *admin.Status, pools []admin.Pool, alone bool) e
 		ready = "not ready: " + strings.Join(s.NotReady, "; ")
 	}
 	fmt.Fprintf(w, "weir %s, pid %d, %s for %s, %s\n", s.Version, s.PID, s.State, since(s.UptimeS), ready)
+	if p := s.Predecessor; p != nil {
+		fmt.Fprintf(w, "  took over from process %d, version %s, %s ago; it drains and has %s\n",
+			p.PID, p.Version, since(time.Since(p.Since).Seconds()), count(p.Connections, "connection"))
+	}
+	if n := s.Successor; n != nil {
+		fmt.Fprintf(w, "  process %d, version %s, has taken over\n", n.PID, n.Version)
+	}
 	for i := range s.Listeners {
 		printListener(w, &s.Listeners[i])
 	}

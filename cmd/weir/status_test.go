@@ -103,3 +103,21 @@ func TestHistory(t *testing.T) {
 		t.Error(b.String())
 	}
 }
+
+// TestStatusNamesNeighbours: during an upgrade an operator sees whom he is
+// talking to, and who else is there.
+func TestStatusNamesNeighbours(t *testing.T) {
+	for _, c := range []struct {
+		s    admin.Status
+		want string
+	}{
+		{admin.Status{Predecessor: &admin.Predecessor{Process: admin.Process{PID: 7, Version: "v1"}, Since: time.Now(), Connections: 1}},
+			"took over from process 7, version v1, 0s ago; it drains and has 1 connection"},
+		{admin.Status{Successor: &admin.Process{PID: 8, Version: "v2"}}, "process 8, version v2, has taken over"},
+	} {
+		var out strings.Builder
+		if err := printStatus(&out, &c.s, nil, false); err != nil || !strings.Contains(out.String(), c.want) {
+			t.Errorf("%q is not in\n%s%v", c.want, out.String(), err)
+		}
+	}
+}
