@@ -32,6 +32,7 @@ func (e *Engine) Status() admin.Status {
 		Ready: len(notReady) == 0, NotReady: notReady,
 	}
 	s.Predecessor, s.Successor = e.upgrade.neighbours()
+	s.Host = e.host()
 	for i := range g.Plan.Warnings {
 		s.Warnings = append(s.Warnings, g.Plan.Warnings[i].Text)
 	}
@@ -41,6 +42,7 @@ func (e *Engine) Status() admin.Status {
 			Name: l.name, Bind: l.bound(), Protocol: cfg.Protocol, TLS: cfg.TLS != nil,
 			Connections: int64(l.ln.Connections()),
 		}
+		acceptQueue(&out, l)
 		h := g.handlers[l.slot]
 		for _, rule := range h.Routes.Order() {
 			r := h.Targets[rule.Index]
