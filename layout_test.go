@@ -61,7 +61,7 @@ var walls = []wall{
 	{dir: "internal/systemd", ours: []string{}},
 	{dir: "internal/demo", ours: []string{}, stdlib: true},
 	{dir: "internal/weirtest", ours: []string{}, stdlib: true},
-	{dir: "cmd/weir", ours: []string{"balance", "internal/admin", "internal/config", "internal/demo", "internal/engine", "internal/handover", "internal/lint", "internal/listen", "internal/sim", "internal/systemd", "pool"}},
+	{dir: "cmd/weir", ours: []string{"balance", "internal/admin", "internal/config", "internal/demo", "internal/doctor", "internal/engine", "internal/handover", "internal/lint", "internal/listen", "internal/sim", "internal/systemd", "pool"}},
 }
 
 // unwalled are the folders that are no part of the program: they look at it from

@@ -95,7 +95,7 @@ func newCheck() *cobra.Command {
 			return err
 		},
 	}
-	c.Flags().StringVarP(&file, "config", "c", "weir.yaml", "configuration file")
+	c.Flags().StringVarP(&file, "config", "c", "weir.yaml", "configuration file or folder")
 	c.Flags().BoolVar(&strict, "strict", false, "fail on warnings, too")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	c.Flags().StringVar(&opt.Address, "admin", "", "also ask the running weir at this address when its backends were seen to close idle connections: host:port or unix:/path")

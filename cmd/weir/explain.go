@@ -52,7 +52,7 @@ func newExplain() *cobra.Command {
 	}
 	addAdminFlags(c, &opt)
 	f := c.Flags()
-	f.StringVarP(&file, "config", "c", "", "explain a configuration file instead of the running weir")
+	f.StringVarP(&file, "config", "c", "", "explain a configuration file or folder instead of the running weir")
 	f.StringVar(&q.Listener, "listener", "", "the listener that gets the request (default: by the URL's port, or its scheme)")
 	f.StringVarP(&q.Method, "request", "X", "GET", "the request's method")
 	f.StringArrayVarP((*[]string)(&q.Headers), "header", "H", nil, "a header of the request, 'Name: value'; may be repeated")

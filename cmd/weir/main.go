@@ -82,7 +82,7 @@ func newRoot() *cobra.Command {
 	root.AddCommand(
 		newRun(), newProxy(), newBackend(), newDemo(), newCheck(),
 		newStatus(), newAdminWord("drain"), newAdminWord("enable"), newAdminWord("disable"), newWeight(), newAdd(), newRemove(),
-		newSim(), newVersion(), newReload(), newUpgrade(), newExplain(),
+		newSim(), newVersion(), newReload(), newUpgrade(), newExplain(), newDebug(), newDoctor(),
 	)
 	markUse(root)
 	return root

@@ -60,7 +60,7 @@ func newSim() *cobra.Command {
 	flags.DurationVar(&f.opt.Duration, "duration", 0, "for how long they arrive, in virtual time (default: the scenario's or the fleet's)")
 	flags.IntVar(&f.opt.Backends, "backends", 0, "how many serve (default: the scenario's)")
 	flags.StringVar(&f.load, "load", "", "part of their capacity that is asked for, such as 70% (default: the scenario's)")
-	flags.StringVarP(&f.file, "config", "c", "", "configuration file whose pool is run")
+	flags.StringVarP(&f.file, "config", "c", "", "configuration file or folder whose pool is run")
 	flags.StringVar(&f.fleet, "fleet", "", "file that describes servers, clients and what happens")
 	flags.StringVar(&f.pool, "pool", "", "which pool of the configuration (default: the fleet's, or the only one)")
 	return c

@@ -84,6 +84,7 @@ func Listen(opt Options) (*Server, error) {
 	registerHealth(mux, opt.Controller, opt.Metrics)
 	registerUI(mux)
 	registerPprof(mux, g)
+	registerDump(mux, opt.Controller, g.profiling())
 	s, err := listen("admin", opt.Bind, opt.Listener, g.wrap(mux), opt.Logger)
 	if err == nil {
 		s.feeds = feeds

@@ -73,6 +73,7 @@ type Engine struct {
 	upgrade   upgrade
 
 	events   events
+	recent   recentLog // lines of the log, for a bundle
 	failures observe.Failures
 	gen      atomic.Pointer[Generation]
 	state    atomic.Int32 // phaseStarting and those after it
@@ -113,7 +114,7 @@ func New(plan *config.Plan, opt Options) (*Engine, error) {
 	}
 	if e.log == nil {
 		e.level.Set(levelOf(&plan.Log))
-		e.log = newLogger(opt.Stderr, &e.level)
+		e.log = newLogger(e.recent.tee(opt.Stderr), &e.level)
 	}
 	e.metrics = observe.NewMetrics(observe.MetricsOptions{
 		Version: opt.Version, ExactCodes: plan.Metrics.Codes == "exact", BackendSeries: backendSeries(plan),
