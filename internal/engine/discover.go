@@ -43,6 +43,9 @@ type finder struct {
 	errAt     time.Time
 	errSaid   time.Time
 	refused   string // the last endpoint that was found and is not used, and why
+
+	remembered   []discover.Endpoint // an old answer of another process, see recallLocked
+	rememberedAt time.Time
 }
 
 // The outcomes of a look, as the metrics name them.
@@ -156,6 +159,7 @@ func (p *livePool) found(got discover.Finding) {
 	}
 	now := time.Now()
 	p.countLocked(now, &got)
+	p.recallLocked(&got)
 	before, held := len(f.guard.Members()), f.guard.Held()
 	change := f.guard.Answer(got, len(f.listed)+len(f.added))
 	if change.Any() {

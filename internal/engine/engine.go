@@ -69,11 +69,10 @@ type Engine struct {
 	front     *front // sockets toward clients
 	ops       *ops   // sockets toward operators
 	notify    notifier
-	stable    time.Duration // how long files must be, for the watch
 	upgrade   upgrade
 
+	states   stateFile
 	events   events
-	recent   recentLog // lines of the log, for a bundle
 	failures observe.Failures
 	gen      atomic.Pointer[Generation]
 	state    atomic.Int32 // phaseStarting and those after it
@@ -83,11 +82,11 @@ type Engine struct {
 	limiters map[limiterKey]*l7.Limiter
 	leaving  []*leavingPool
 	retiring bool // somebody waits for them
+	restored bool // another process's state was taken in
 	closed   bool
 
-	quit      chan struct{}  // closed by Close
-	published chan struct{}  // has a value when another plan serves since the watch looked
-	retirer   sync.WaitGroup // and whatever else ends with quit
+	quit    chan struct{}  // closed by Close
+	retirer sync.WaitGroup // and whatever else ends with quit
 }
 
 // New builds a balancer from a plan: sockets are bound, certificates and
@@ -100,7 +99,7 @@ func New(plan *config.Plan, opt Options) (*Engine, error) {
 	e := &Engine{
 		opt: opt, log: opt.Logger, started: time.Now(), bugs: pool.LeaseBugs(),
 		pools: make(map[string]*livePool), limiters: make(map[limiterKey]*l7.Limiter),
-		quit: make(chan struct{}), published: make(chan struct{}, 1), stable: watchSettle,
+		quit: make(chan struct{}),
 	}
 	e.notify.send = opt.Notify
 	if e.opt.Sockets == nil {
@@ -114,7 +113,7 @@ func New(plan *config.Plan, opt Options) (*Engine, error) {
 	}
 	if e.log == nil {
 		e.level.Set(levelOf(&plan.Log))
-		e.log = newLogger(e.recent.tee(opt.Stderr), &e.level)
+		e.log = newLogger(opt.Stderr, &e.level)
 	}
 	e.metrics = observe.NewMetrics(observe.MetricsOptions{
 		Version: opt.Version, ExactCodes: plan.Metrics.Codes == "exact", BackendSeries: backendSeries(plan),
@@ -128,6 +127,7 @@ func New(plan *config.Plan, opt Options) (*Engine, error) {
 	e.metrics.RegisterLogDropped(e.access.Dropped)
 	e.metrics.RegisterPools(e.poolGauges)
 	e.metrics.RegisterListeners(e.listenerGauges)
+	e.metrics.RegisterStateFile(func() (uint64, uint64) { return e.states.written.Load(), e.states.failures.Load() })
 	e.names = upstream.NewResolver()
 	e.prober = probe.New(probe.Options{Version: opt.Version, Observe: e.metrics.Probe, Resolve: e.names.Lookup})
 	e.memory = newMemory(e.log)
@@ -262,10 +262,6 @@ func (e *Engine) publish(g *Generation) {
 	e.front.retire(g.Plan)
 	e.retirePools(g)
 	e.metrics.SetGeneration(g.Number)
-	select {
-	case e.published <- struct{}{}:
-	default:
-	}
 }
 
 // Start begins to probe and to accept. It is called once.
@@ -275,6 +271,7 @@ func (e *Engine) Start() {
 	if e.closed || e.state.Load() != phaseStarting {
 		return
 	}
+	e.loadStateLocked()
 	for _, p := range e.pools {
 		p.pool.Start()
 		p.startDiscovery()
@@ -283,15 +280,8 @@ func (e *Engine) Start() {
 	e.ops.start()
 	e.front.start()
 	e.state.Store(phaseServing)
+	e.retirer.Go(e.keepState)
 	e.log.Info("serving", "version", e.opt.Version, "generation", e.gen.Load().Number)
-	if e.opt.Load != nil {
-		e.retirer.Go(e.watch)
-	}
-	if e.opt.Predecessor == nil { // otherwise TakeOver does it
-		for _, bind := range e.opt.Sockets.Unclaimed() {
-			e.log.Warn("a socket that was handed in is closed, because no listener names it", "bind", bind)
-		}
-	}
 	if e.opt.Notify != nil {
 		e.notify.ready(e.statusLocked())
 		e.retirer.Go(e.live)
@@ -306,6 +296,9 @@ func (e *Engine) Close() error {
 	defer e.mu.Unlock()
 	if e.closed {
 		return nil
+	}
+	if e.state.Load() != phaseStarting {
+		e.lastState()
 	}
 	e.closed = true
 	close(e.quit)

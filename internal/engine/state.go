@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
+	"github.com/weirlb/weir/internal/listen"
 	"github.com/weirlb/weir/pool"
 )
 
@@ -26,6 +28,14 @@ type State struct {
 	Taken      time.Time   `json:"taken"`          // when it was exported, by the wall clock
 	Generation uint64      `json:"generation,omitempty"`
 	Pools      []PoolState `json:"pools,omitempty"` // sorted by name
+	// Tickets are secrets: they go from process to process and into no file.
+	Tickets []TicketState `json:"tickets,omitempty"`
+}
+
+// TicketState is the keys of session tickets of one listener.
+type TicketState struct {
+	Listener string             `json:"listener"`
+	Keys     []listen.TicketKey `json:"keys"`
 }
 
 // PoolState is one pool.
@@ -36,19 +46,29 @@ type PoolState struct {
 	Added []AddedState `json:"added,omitempty"`
 	// Learned is when backends were seen to close idle connections.
 	Learned []IdleState `json:"learned_idle,omitempty"`
+	// Found is the last good answer of the pool's source.
+	Found *FoundState `json:"found,omitempty"`
 }
 
 // RestoreReport says what became of a State.
 type RestoreReport struct {
 	Age        time.Duration // since the export, by the wall clock
 	Generation uint64        // that serves now
-	Pools      int           // that took something
+	Pools      int           // that go on, or at least have their overrides
 	Backends   int           // that know what they knew
 	Overrides  int
 	Unknown    int      // pools and backends that this configuration does not have
 	Stale      bool     // too old for anything but overrides
 	Refused    []string // what cannot be true, one line each; nothing of it was used
 }
+
+// stateYoung is the age up to which a state tells more than the operator's word:
+// what was known of health and speed before is no better than nothing, and by then
+// probes have long said what is.
+const stateYoung = 5 * time.Minute
+
+// refusedMost bounds the lines of a report.
+const refusedMost = 20
 
 // ErrStateVersion is returned for a state that another version wrote in a form
 // that this one does not know.
@@ -59,7 +79,14 @@ var ErrStateVersion = errors.New("a state of another version")
 func (e *Engine) ExportState() State {
 	s := State{Version: stateVersion, Weir: e.opt.Version, Taken: time.Now(), Generation: e.gen.Load().Number}
 	for _, p := range e.livePools() {
-		s.Pools = append(s.Pools, PoolState{Name: p.name, Added: p.exportAdded(), Learned: p.exportLearned()})
+		s.Pools = append(s.Pools, PoolState{
+			Name: p.name, Core: p.pool.Export(), Added: p.exportAdded(), Learned: p.exportLearned(), Found: p.exportFound(),
+		})
+	}
+	for _, l := range e.liveListeners() {
+		if keys := l.ln.TicketKeys(); keys != nil {
+			s.Tickets = append(s.Tickets, TicketState{l.name, keys})
+		}
 	}
 	return s
 }
@@ -87,11 +114,37 @@ func DecodeState(text []byte) (State, error) {
 	return s, nil
 }
 
+// forDisk returns the state without what is not to be written down: keys, and
+// who the clients were.
+func (s State) forDisk() State {
+	s.Tickets = nil
+	s.Pools = slices.Clone(s.Pools)
+	for i := range s.Pools {
+		s.Pools[i].Core = s.Pools[i].Core.WithoutClients()
+	}
+	return s
+}
+
 // RestoreState takes in what another process knew. It is called between New and
-// Start; later it changes nothing. What the configuration no longer names is left
-// out. A later call replaces what an earlier one said.
+// Start; later it changes nothing. What the configuration does not name is left
+// out, and of a state that is older than five minutes all but the operator's word:
+// overrides, and backends that were added. A later call replaces what an earlier
+// one said.
 func (e *Engine) RestoreState(s State) RestoreReport {
-	r := RestoreReport{Age: max(time.Since(s.Taken), 0), Generation: e.gen.Load().Number}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.restoreLocked(&s)
+}
+
+func (e *Engine) restoreLocked(s *State) RestoreReport {
+	since := time.Since(s.Taken)
+	r := RestoreReport{Age: max(since, 0), Generation: e.gen.Load().Number}
+	// A clock that was set back a little is nothing, one that was wrong says nothing.
+	r.Stale = since > stateYoung || since < -stateYoung
+	if e.closed || e.state.Load() != phaseStarting {
+		r.Refused = append(r.Refused, "all of it: this process serves already")
+		return r
+	}
 	live := e.livePools()
 	for i := range s.Pools {
 		at := slices.IndexFunc(live, func(p *livePool) bool { return p.name == s.Pools[i].Name })
@@ -99,8 +152,66 @@ func (e *Engine) RestoreState(s State) RestoreReport {
 			r.Unknown++
 			continue
 		}
-		r.Refused = append(r.Refused, live[at].restoreAdded(s.Pools[i].Added, r.Age)...)
-		live[at].restoreLearned(s.Pools[i].Learned, r.Age)
+		r.restorePool(live[at], &s.Pools[i])
 	}
+	for _, l := range e.liveListeners() {
+		for _, t := range s.Tickets {
+			if t.Listener != l.name {
+				continue
+			}
+			if err := l.ln.SetTicketKeys(t.Keys); err != nil {
+				r.refuse("listener " + l.name + ": " + err.Error())
+			}
+		}
+	}
+	e.renumber(s.Generation)
+	r.Generation = e.gen.Load().Number
+	e.restored = true
 	return r
+}
+
+// restorePool takes in what concerns one pool: first who its backends are, then
+// what is known of them.
+func (r *RestoreReport) restorePool(p *livePool, s *PoolState) {
+	for _, line := range p.restoreAdded(s.Added, r.Age) {
+		r.refuse(line)
+	}
+	for _, line := range p.restoreFound(s.Found, r.Age, r.Stale) {
+		r.refuse(line)
+	}
+	core := s.Core
+	if r.Stale {
+		core = core.OnlyOverrides()
+	}
+	got := p.pool.Restore(core, r.Age)
+	p.restoreLearned(s.Learned, r.Age)
+	for _, line := range got.Refused {
+		r.refuse("pool " + p.name + ": " + line)
+	}
+	r.Pools++
+	r.Backends += got.Backends
+	r.Overrides += got.Overrides
+	r.Unknown += got.Unknown
+}
+
+func (r *RestoreReport) refuse(line string) {
+	switch n := len(r.Refused); {
+	case n < refusedMost:
+		r.Refused = append(r.Refused, line)
+	case n == refusedMost:
+		r.Refused = append(r.Refused, "and more")
+	}
+}
+
+// renumber makes the generation that is about to serve the one after those of the
+// process before, so that a number names one configuration over its end. Called
+// under mu, before Start.
+func (e *Engine) renumber(before uint64) {
+	g := *e.gen.Load()
+	if before < g.Number || before >= math.MaxInt64 {
+		return
+	}
+	g.Number = before + 1
+	e.gen.Store(&g)
+	e.metrics.SetGeneration(g.Number)
 }

@@ -1,0 +1,506 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"bytes"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weirlb/weir/discover"
+	"github.com/weirlb/weir/internal/admin"
+	"github.com/weirlb/weir/internal/config"
+	"github.com/weirlb/weir/internal/listen"
+	"github.com/weirlb/weir/internal/weirtest"
+)
+
+// another builds a process for a plan that one has already; it is not started.
+func another(t *testing.T, plan *config.Plan) *running {
+	t.Helper()
+	r := &running{log: &logBuffer{}}
+	var err error
+	r.Engine, err = New(plan, Options{Version: "next", Logger: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+		if t.Failed() {
+			t.Log(r.log)
+		}
+	})
+	return r
+}
+
+func (r *running) member(t *testing.T, id string) admin.Backend {
+	t.Helper()
+	for _, b := range r.pools["app"].view().Members {
+		if b.ID == id {
+			return b
+		}
+	}
+	t.Fatalf("no backend %s", id)
+	return admin.Backend{}
+}
+
+func travels(t *testing.T, s State) State {
+	t.Helper()
+	got, err := DecodeState(s.Encode())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// TestStateGoesAlong: the next process knows what this one knew, and serves the
+// configuration after this one's.
+func TestStateGoesAlong(t *testing.T) {
+	a, b, c := backend(t, "a"), backend(t, "b"), backend(t, "c")
+	r := start(t, simple("", a, b, c))
+	eventually(t, "all proven", func() bool {
+		return r.member(t, a.id()).Health == "healthy" && r.member(t, b.id()).Health == "healthy" && r.member(t, c.id()).Health == "healthy"
+	})
+	if _, err := r.Patch("app", a.id(), admin.Patch{Admin: "draining"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Patch("app", b.id(), admin.Patch{Weight: count32(7)}); err != nil {
+		t.Fatal(err)
+	}
+	for range 30 {
+		mustGet(t, client(t), r.front+"/")
+	}
+	plan := r.gen.Load().Plan
+	for range 2 {
+		if _, err := r.Reload(plan, ReloadOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	state := travels(t, r.ExportState())
+	state.Taken = state.Taken.Add(-2 * time.Second)
+
+	next := another(t, plan)
+	report := next.RestoreState(state)
+	if report.Pools != 1 || report.Backends != 3 || report.Overrides != 2 || report.Unknown != 0 || report.Stale || len(report.Refused) > 0 || report.Generation != 4 {
+		t.Errorf("%+v", report)
+	}
+	if s := next.Status(); s.Generation != 4 || !s.Ready && s.NotReady == nil {
+		t.Errorf("generation %d", s.Generation)
+	}
+	if !next.pools["app"].pool.Ready() {
+		t.Error("not ready at once, though all is known")
+	}
+	for _, id := range []string{a.id(), b.id(), c.id()} {
+		was, is := r.member(t, id), next.member(t, id)
+		if is.Health != was.Health || is.Admin != was.Admin || is.Weight != was.Weight || is.Flips != was.Flips ||
+			is.Requests != was.Requests || is.LastCheck == nil || len(is.History) != len(was.History) || is.SlowStartLeftS != 0 {
+			t.Errorf("was %+v\nis  %+v", was, is)
+		}
+		if (was.Override == nil) != (is.Override == nil) || was.Override != nil && is.Override.AgeS < was.Override.AgeS+1 {
+			t.Errorf("override was %+v, is %+v", was.Override, is.Override)
+		}
+	}
+	next.Start()
+	if s := next.RestoreState(state); len(s.Refused) != 1 || s.Backends != 0 {
+		t.Errorf("restored after the start: %+v", s)
+	}
+}
+
+// TestStateTooOld: after five minutes the operator's word alone counts. What a
+// clock that was wrong says of the age is not believed.
+func TestStateTooOld(t *testing.T) {
+	a, b := backend(t, "a"), backend(t, "b")
+	r := start(t, simple("", a, b))
+	eventually(t, "proven", func() bool { return r.member(t, a.id()).Health == "healthy" })
+	if _, err := r.Patch("app", a.id(), admin.Patch{Admin: "disabled"}); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		age   time.Duration
+		stale bool
+	}{
+		"young": {4 * time.Minute, false}, "old": {6 * time.Minute, true}, "years": {9 * 365 * 24 * time.Hour, true},
+		"set back": {-time.Minute, false}, "of the future": {-24 * time.Hour, true},
+	} {
+		state := travels(t, r.ExportState())
+		state.Taken = state.Taken.Add(-c.age)
+		next := another(t, r.gen.Load().Plan)
+		report := next.RestoreState(state)
+		if report.Stale != c.stale || report.Overrides != 1 || (report.Backends == 0) != c.stale {
+			t.Errorf("%s: %+v", name, report)
+		}
+		if m := next.member(t, a.id()); m.Admin != "disabled" || m.Override == nil || (m.Health == "unproven") != c.stale {
+			t.Errorf("%s: %+v", name, m)
+		}
+	}
+}
+
+// TestStateOfAnotherConfiguration applies to what it names, and no more.
+func TestStateOfAnotherConfiguration(t *testing.T) {
+	a, b := backend(t, "a"), backend(t, "b")
+	r := start(t, simple("", a, b))
+	state := travels(t, r.ExportState())
+	state.Pools = append(state.Pools, PoolState{Name: "other"})
+	next := another(t, parse(t, simple("", a)))
+	if report := next.RestoreState(state); report.Backends != 1 || report.Unknown != 2 || len(report.Refused) != 0 {
+		t.Errorf("%+v", report)
+	}
+}
+
+// TestStateTickets: TLS sessions of one process go on in the next.
+func TestStateTickets(t *testing.T) {
+	ca, dir := weirtest.NewAuthority(t), t.TempDir()
+	cert, key := ca.Write(dir, "a", ca.Issue("a.test"))
+	r := start(t, fmt.Sprintf(`admin: {bind: "127.0.0.1:0"}
+listeners: {web: {bind: "127.0.0.1:0", tls: {certificates: [{cert: %q, key: %q}]}, pool: app}}
+pools: {app: {backends: ["%s"]}}
+`, cert, key, backend(t, "a").URL))
+	c := &tls.Config{RootCAs: ca.Pool(), ServerName: "a.test", ClientSessionCache: tls.NewLRUClientSessionCache(1)}
+	hello := func(r *running) bool {
+		t.Helper()
+		conn, err := tls.Dial("tcp", r.Bound().Listeners[0].Addrs[0], c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadAll(conn); err != nil {
+			t.Fatal(err)
+		}
+		return conn.ConnectionState().DidResume
+	}
+	hello(r)
+	state := r.ExportState()
+	if len(state.Tickets) != 1 || len(state.forDisk().Tickets) != 0 || bytes.Contains(state.forDisk().Encode(), []byte("tickets")) {
+		t.Error("ticket keys belong into the handover, and nowhere else")
+	}
+	next := another(t, r.gen.Load().Plan)
+	next.RestoreState(travels(t, state))
+	next.Start()
+	if !hello(next) {
+		t.Error("does not resume")
+	}
+}
+
+// TestFoundGoesAlong: whom discovery has found is there from the beginning; an old
+// answer only where the source does not answer.
+func TestFoundGoesAlong(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "backends.yaml")
+	text := `{discover: {file: "` + file + `"}}`
+	r, p := finderRig(t, text)
+	p.found(discover.Finding{Endpoints: []discover.Endpoint{
+		{ID: "one", URL: "http://10.0.0.1:80", Weight: 3, Zone: "z"}, {ID: "two", URL: "http://10.0.0.2:80", Weight: 1, Backup: true},
+	}})
+	want := membersOf(p)
+	state := travels(t, r.ExportState())
+
+	next, q := finderRig(t, text)
+	if report := next.RestoreState(state); membersOf(q) != want || q.undiscovered() || report.Backends != 2 {
+		t.Errorf("%s, want %s; %+v", membersOf(q), want, report)
+	}
+	if b := q.view().Members[0]; b.Source != admin.SourceDiscovery || b.Zone != "z" {
+		t.Errorf("%+v", b)
+	}
+	if got := q.discovery(); got.Found != 2 || got.LastAnswer == nil || time.Since(*got.LastAnswer) > time.Minute {
+		t.Errorf("%+v", got)
+	}
+
+	other, q := finderRig(t, `{discover: {file: "`+file+`.other"}}`)
+	if other.RestoreState(state); membersOf(q) != "" {
+		t.Errorf("of another source: %s", membersOf(q))
+	}
+
+	state.Taken = state.Taken.Add(-time.Hour)
+	for name, c := range map[string]struct {
+		first discover.Finding
+		want  string
+	}{
+		"fails":   {discover.Finding{Err: errors.New("no answer")}, want},
+		"empty":   {discover.Finding{Err: discover.ErrEmpty}, want},
+		"answers": {discover.Finding{Endpoints: []discover.Endpoint{{ID: "new", URL: "http://10.0.0.9:80", Weight: 1}}}, "new=1"}, // the first that it has
+	} {
+		late, q := finderRig(t, text)
+		if late.RestoreState(state); membersOf(q) != "" {
+			t.Errorf("an hour later: %s", membersOf(q))
+		}
+		if q.found(c.first); membersOf(q) != c.want {
+			t.Errorf("%s: %s, want %s", name, membersOf(q), c.want)
+		}
+		q.found(discover.Finding{Endpoints: []discover.Endpoint{{ID: "new", URL: "http://10.0.0.9:80", Weight: 1}}})
+		q.found(discover.Finding{Endpoints: []discover.Endpoint{{ID: "new", URL: "http://10.0.0.9:80", Weight: 1}}})
+		if !strings.HasPrefix(membersOf(q), "new=") || strings.Contains(membersOf(q), " ") {
+			t.Errorf("%s: then %s", name, membersOf(q))
+		}
+	}
+	state.Taken = state.Taken.Add(-24 * time.Hour)
+	late, q := finderRig(t, text)
+	late.RestoreState(state)
+	if q.found(discover.Finding{Err: errors.New("no answer")}); membersOf(q) != "" {
+		t.Errorf("a day later: %s", membersOf(q))
+	}
+}
+
+// TestDecodeState: fields of later versions are ignored, another form is refused.
+func TestDecodeState(t *testing.T) {
+	s := State{Version: stateVersion, Weir: "1", Taken: time.Now().Round(0), Generation: 3, Pools: []PoolState{{Name: "app"}},
+		Tickets: []TicketState{{"web", []listen.TicketKey{{Key: []byte("k"), Age: 1}}}}}
+	got := travels(t, s)
+	if !got.Taken.Equal(s.Taken) {
+		t.Error(got.Taken)
+	}
+	got.Taken = s.Taken
+	if !reflect.DeepEqual(got, s) {
+		t.Errorf("%+v", got)
+	}
+	if !bytes.HasPrefix(s.Encode(), stateMark) {
+		t.Error("a state file would not be known again")
+	}
+	if _, err := DecodeState([]byte(`{"version":1,"later":{"x":1},"pools":[{"name":"app","core":{"later":[]}}]}`)); err != nil {
+		t.Error(err)
+	}
+	if _, err := DecodeState([]byte(`{"version":2}`)); !errors.Is(err, ErrStateVersion) {
+		t.Error(err)
+	}
+	for _, text := range []string{"", "x", "[]", `{"version":1`, `{"version":1,"pools":3}`, `{"version":1,"taken":"yesterday"}`} {
+		if _, err := DecodeState([]byte(text)); err == nil || errors.Is(err, ErrStateVersion) && text != "" {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+// FuzzState gives a process whatever bytes it may be handed.
+func FuzzState(f *testing.F) {
+	plan, err := config.Parse("test.yaml", []byte(`{admin: off, log: {access: off}, listeners: {web: {bind: "127.0.0.1:0", pool: app}},
+pools: {app: {backends: ["http://10.0.0.1:80"]}, far: {discover: {file: "/none"}}}}`), func(string) (string, bool) { return "", false })
+	if err != nil {
+		f.Fatal(err)
+	}
+	e, err := New(plan, Options{})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { _ = e.Close() })
+	seed := e.ExportState()
+	seed.Pools[0].Added = []AddedState{{ID: "x", URL: "http://10.0.0.2:80", Weight: 1}}
+	seed.Pools[1].Found = &FoundState{Source: plan.Pools[1].Discover.String(), Members: []AddedState{{ID: "y", URL: "http://10.0.0.3:80"}}}
+	seed.Tickets = []TicketState{{"web", []listen.TicketKey{{Key: make([]byte, 32)}}}}
+	f.Add(seed.Encode())
+	f.Add([]byte(`{"version":1,"taken":"9999-01-01T00:00:00Z","generation":18446744073709551615}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		s, err := DecodeState(text)
+		if err != nil {
+			return
+		}
+		e.RestoreState(s)
+		again := e.ExportState()
+		if _, err := DecodeState(again.Encode()); err != nil {
+			t.Fatal(err)
+		}
+		if n := e.gen.Load().Number; n == 0 {
+			t.Fatal("generation 0")
+		}
+	})
+}
+
+// fileRig is a configuration with a state file.
+func fileRig(t *testing.T) (text, path string, b *server) {
+	b = backend(t, "a")
+	path = filepath.Join(t.TempDir(), "state.json")
+	return simple("state_file: "+path, b), path, b
+}
+
+// TestStateFile: what an operator said outlives the process, and so does health.
+func TestStateFile(t *testing.T) {
+	text, path, b := fileRig(t)
+	r := start(t, text)
+	eventually(t, "proven", func() bool { return r.member(t, b.id()).Health == "healthy" })
+	if _, err := r.Patch("app", b.id(), admin.Patch{Admin: "draining", Weight: count32(9)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Mode() != 0o600 {
+		t.Fatalf("%v, %v", info, err)
+	}
+	if list, _ := os.ReadDir(filepath.Dir(path)); len(list) != 1 {
+		t.Errorf("left beside it: %v", list)
+	}
+	next := start(t, text)
+	m := next.member(t, b.id())
+	if m.Admin != "draining" || m.Weight != 9 || m.Override == nil || m.Health != "healthy" {
+		t.Errorf("%+v", m)
+	}
+	if log := next.log.String(); !strings.Contains(log, "restored: 1 backends, 1 overrides") {
+		t.Error("it is not said")
+	}
+	eventually(t, "written first", func() bool { return next.states.written.Load() == 1 })
+	// A reload may take it away, and name another one.
+	other := path + ".other"
+	for _, to := range []string{"none", other} {
+		if _, err := next.Reload(parse(t, strings.Replace(text, path, to, 1)), ReloadOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		before, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		next.states.write(next.Engine, false)
+		if after, _ := os.ReadFile(path); !bytes.Equal(before, after) {
+			t.Errorf("%s: still written", to)
+		}
+	}
+	if s, err := readState(other); err != nil || len(s.Pools) != 1 {
+		t.Error(err)
+	}
+}
+
+// TestStateFileWhenChanged: nothing is written when nothing happens.
+func TestStateFileWhenChanged(t *testing.T) {
+	text, _, b := fileRig(t)
+	r := start(t, strings.Replace(text, "balance: round_robin", "balance: round_robin\n    health: {active: off}", 1))
+	eventually(t, "written first", func() bool { return r.states.written.Load() == 1 })
+	for range 3 {
+		r.states.write(r.Engine, false)
+	}
+	if n := r.states.written.Load(); n != 1 {
+		t.Errorf("written %d times", n)
+	}
+	mustGet(t, client(t), r.front+"/")
+	eventually(t, "a request is counted", func() bool { return r.member(t, b.id()).Requests == 1 })
+	r.states.write(r.Engine, false)
+	if n := r.states.written.Load(); n != 2 {
+		t.Errorf("after a request: written %d times", n)
+	}
+	// A successor owns the file until it dies.
+	r.state.Store(phaseLeaving)
+	r.states.write(r.Engine, true)
+	r.state.Store(phaseServing)
+	if n := r.states.written.Load(); n != 2 {
+		t.Errorf("by a process whose successor serves: written %d times", n)
+	}
+}
+
+// TestStateFileNotUsed: what is no state is said once, and the start goes on. What
+// weir did not write it does not replace.
+func TestStateFileNotUsed(t *testing.T) {
+	for name, c := range map[string]struct {
+		content  string
+		mode     os.FileMode
+		says     string
+		replaced bool
+	}{
+		"broken":           {`{"version":1,"pools":[{`, 0o600, "cannot be read", true},
+		"later version":    {`{"version":99,"pools":[]}`, 0o600, "another version: 99", true},
+		"foreign":          {"127.0.0.1 localhost\n", 0o600, "not a state file of weir", false},
+		"foreign, short":   {"x", 0o600, "not a state file of weir", false},
+		"empty":            {"", 0o600, "not a state file of weir", true},
+		"of all the world": {`{"version":1}`, 0o666, "may be written by others", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text, path, _ := fileRig(t)
+			if err := os.WriteFile(path, []byte(c.content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Chmod(path, c.mode); err != nil {
+				t.Fatal(err)
+			}
+			r := start(t, text)
+			eventually(t, "a write was tried", func() bool { return r.states.written.Load()+r.states.failures.Load() > 0 })
+			r.states.write(r.Engine, true)
+			if log := r.log.String(); !strings.Contains(log, c.says) || strings.Count(log, "the state file is not used") != 1 {
+				t.Errorf("said is not %q", c.says)
+			}
+			if (r.states.failures.Load() == 0) != c.replaced || strings.Count(r.log.String(), "cannot be written") != btoi(!c.replaced) {
+				t.Errorf("failures %d", r.states.failures.Load())
+			}
+			got, err := os.ReadFile(path)
+			if err != nil || bytes.Equal(got, []byte(c.content)) == c.replaced {
+				t.Errorf("%s, %v", got, err)
+			}
+		})
+	}
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// TestStateFileFails: a folder that is not there (a full disk is no other to us)
+// costs a line in the log and nothing else, and it is written when it can be.
+func TestStateFileFails(t *testing.T) {
+	text, path, _ := fileRig(t)
+	away := filepath.Join(filepath.Dir(path), "away", "state.json")
+	r := start(t, strings.Replace(text, path, away, 1))
+	for range 3 {
+		r.states.write(r.Engine, false)
+	}
+	if n := r.states.failures.Load(); n < 3 || strings.Count(r.log.String(), "the state file cannot be written") != 1 {
+		t.Errorf("%d failures", n)
+	}
+	if got := mustGet(t, client(t), r.front+"/"); got.status != 200 {
+		t.Errorf("%+v", got)
+	}
+	if err := os.Mkdir(filepath.Dir(away), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	r.states.write(r.Engine, false)
+	if _, err := readState(away); err != nil || !strings.Contains(r.log.String(), "written again") {
+		t.Error(err)
+	}
+}
+
+// TestReplaceFile: a link stays one, leftovers go, and nothing is left over.
+func TestReplaceFile(t *testing.T) {
+	dir := t.TempDir()
+	real, link := filepath.Join(dir, "real"), filepath.Join(dir, "link")
+	if err := os.WriteFile(real, []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("real", link); err != nil {
+		t.Fatal(err)
+	}
+	if err := replaceFile(link, []byte("new")); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(real); err != nil || string(got) != "new" {
+		t.Errorf("%s, %v", got, err)
+	}
+	if info, err := os.Lstat(link); err != nil || info.Mode().Type() != os.ModeSymlink {
+		t.Error("the link is gone")
+	}
+	left, fresh := filepath.Join(dir, ".real.tmp-1"), filepath.Join(dir, ".real.tmp-2")
+	for _, f := range []string{left, fresh} {
+		if err := os.WriteFile(f, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chtimes(left, time.Time{}, time.Now().Add(-2*stateTemps)); err != nil {
+		t.Fatal(err)
+	}
+	removeTemps(link, time.Now())
+	if list, _ := os.ReadDir(dir); len(list) != 3 {
+		t.Errorf("%v", list)
+	}
+	var text json.RawMessage
+	if err := replaceFile(filepath.Join(dir, "none", "x"), text); err == nil {
+		t.Error("no error")
+	}
+}
