@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package listen
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// served accepts one connection, reads nothing and says who it is.
+func served(t *testing.T, ln net.Listener, name string) {
+	t.Helper()
+	c, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = c.Write([]byte(name))
+	_ = c.Close()
+}
+
+func answeredBy(t *testing.T, c net.Conn) string {
+	t.Helper()
+	defer c.Close()
+	b := make([]byte, 8)
+	n, err := c.Read(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b[:n])
+}
+
+// TestYield plays an upgrade in one process: while a successor accepts from
+// the same sockets this one gets nothing, and when it is gone those who connected
+// meanwhile are served here.
+func TestYield(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	for _, bind := range []string{"127.0.0.1:0", "unix:" + path} {
+		old, next := NewSockets(), NewSockets()
+		k, err := old.Take(bind)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lo := k.Listener()
+		dial := func() net.Conn {
+			t.Helper()
+			c, err := net.Dial(lo.Addr().Network(), lo.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c
+		}
+		c := dial()
+		served(t, lo, "old")
+		if got := answeredBy(t, c); got != "old" {
+			t.Errorf("before: %s", got)
+		}
+		hand, err := old.Hand()
+		if err != nil || len(hand) != 1 {
+			t.Fatal(hand, err)
+		}
+		if err := next.Inherit(hand[0].Bind, hand[0].File); err != nil {
+			t.Fatal(err)
+		}
+		n, err := next.Take(bind)
+		if err != nil {
+			t.Fatal(err)
+		}
+		old.Yield()
+		old.Yield() // once is enough
+		ln := n.Listener()
+		for range 50 {
+			c := dial()
+			served(t, ln, "next")
+			if got := answeredBy(t, c); got != "next" {
+				t.Errorf("after Yield: %s", got)
+			}
+		}
+		next.KeepPaths() // it dies, and removes nothing
+		if err := ln.Close(); err != nil {
+			t.Fatal(err)
+		}
+		<-n.Done()
+		waits := dial()
+		old.Return()
+		old.Return()
+		served(t, lo, "old")
+		if got := answeredBy(t, waits); got != "old" {
+			t.Errorf("after Return: %s", got)
+		}
+
+		// To its end without Return: nothing waits for ever, and a socket file stays.
+		old.Yield()
+		last := dial()
+		if err := lo.Close(); err != nil {
+			t.Fatal(err)
+		}
+		<-k.Done()
+		if _, err := last.Read(make([]byte, 1)); err == nil {
+			t.Error("it was accepted after Yield")
+		}
+		_ = last.Close()
+	}
+	if _, err := os.Lstat(path); err != nil {
+		t.Errorf("the socket file: %v", err)
+	}
+}
