@@ -38,6 +38,9 @@ func (e *Engine) Status() admin.Status {
 	}
 	for _, l := range e.liveListeners() {
 		cfg := g.Plan.Listener(l.name)
+		if cfg == nil || l.slot >= len(g.handlers) || g.handlers[l.slot] == nil {
+			continue // it came or went with a reload since the generation was looked up
+		}
 		out := admin.Listener{
 			Name: l.name, Bind: l.bound(), Protocol: cfg.Protocol, TLS: cfg.TLS != nil,
 			Connections: int64(l.ln.Connections()),

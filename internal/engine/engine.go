@@ -59,7 +59,7 @@ type Engine struct {
 	level   slog.LevelVar // of log, unless Options.Logger took its place
 	started time.Time
 	metrics *observe.Metrics
-	access  *observe.AccessLog // nil: off
+	logs    accessLogs
 	prober  *probe.Prober
 	names   *upstream.Resolver
 	memory  *memory
@@ -69,10 +69,12 @@ type Engine struct {
 	front     *front // sockets toward clients
 	ops       *ops   // sockets toward operators
 	notify    notifier
+	stable    time.Duration // how long files must be, for the watch
 	upgrade   upgrade
 
 	states   stateFile
 	events   events
+	recent   recentLog // lines of the log, for a bundle
 	failures observe.Failures
 	gen      atomic.Pointer[Generation]
 	state    atomic.Int32 // phaseStarting and those after it
@@ -85,8 +87,9 @@ type Engine struct {
 	restored bool // another process's state was taken in
 	closed   bool
 
-	quit    chan struct{}  // closed by Close
-	retirer sync.WaitGroup // and whatever else ends with quit
+	quit      chan struct{}  // closed by Close
+	published chan struct{}  // has a value when another plan serves since the watch looked
+	retirer   sync.WaitGroup // and whatever else ends with quit
 }
 
 // New builds a balancer from a plan: sockets are bound, certificates and
@@ -99,7 +102,7 @@ func New(plan *config.Plan, opt Options) (*Engine, error) {
 	e := &Engine{
 		opt: opt, log: opt.Logger, started: time.Now(), bugs: pool.LeaseBugs(),
 		pools: make(map[string]*livePool), limiters: make(map[limiterKey]*l7.Limiter),
-		quit: make(chan struct{}),
+		quit: make(chan struct{}), published: make(chan struct{}, 1), stable: watchSettle,
 	}
 	e.notify.send = opt.Notify
 	if e.opt.Sockets == nil {
@@ -113,18 +116,13 @@ func New(plan *config.Plan, opt Options) (*Engine, error) {
 	}
 	if e.log == nil {
 		e.level.Set(levelOf(&plan.Log))
-		e.log = newLogger(opt.Stderr, &e.level)
+		e.log = newLogger(e.recent.tee(opt.Stderr), &e.level)
 	}
 	e.metrics = observe.NewMetrics(observe.MetricsOptions{
 		Version: opt.Version, ExactCodes: plan.Metrics.Codes == "exact", BackendSeries: backendSeries(plan),
 	})
-	if !plan.Log.Access.Off {
-		var err error
-		if e.access, err = observe.NewAccessLog(accessOptions(plan, e.log)); err != nil {
-			return nil, err
-		}
-	}
-	e.metrics.RegisterLogDropped(e.access.Dropped)
+	e.metrics.RegisterLogDropped(e.logs.dropped)
+	e.ops = &ops{}
 	e.metrics.RegisterPools(e.poolGauges)
 	e.metrics.RegisterListeners(e.listenerGauges)
 	e.metrics.RegisterStateFile(func() (uint64, uint64) { return e.states.written.Load(), e.states.failures.Load() })
@@ -136,9 +134,6 @@ func New(plan *config.Plan, opt Options) (*Engine, error) {
 		return nil, errors.Join(err, e.Close())
 	}
 	if err = e.Apply(plan); err != nil {
-		return nil, errors.Join(err, e.Close())
-	}
-	if e.ops, err = newOps(e, plan); err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
 	return e, nil
@@ -189,6 +184,12 @@ func (e *Engine) applyLocked(plan *config.Plan) error {
 		g.Number = old.Number + 1
 	}
 	err := e.build(g, old == nil)
+	if err != nil {
+		// Whatever failed first: all that is wrong is said at once, as by a dry run.
+		if faults := verify(plan, e.opt.Sockets.Check); len(faults) > 0 {
+			err = errors.Join(faults...)
+		}
+	}
 	e.metrics.Reload(err)
 	if err != nil {
 		return err
@@ -200,9 +201,6 @@ func (e *Engine) applyLocked(plan *config.Plan) error {
 // build makes everything of a generation that can fail. Called under mu.
 func (e *Engine) build(g *Generation, first bool) error {
 	var faults []error
-	if old := e.gen.Load(); old != nil {
-		faults = fixedForLife(old.Plan, g.Plan)
-	}
 	for i := range g.Plan.Pools {
 		cfg := &g.Plan.Pools[i]
 		p := e.known(cfg.Name)
@@ -219,17 +217,27 @@ func (e *Engine) build(g *Generation, first bool) error {
 		g.pools[cfg.Name] = p
 	}
 	if len(faults) > 0 {
-		return errors.Join(append(faults, e.front.unchangeable(g.Plan)...)...)
+		return errors.Join(faults...)
 	}
 	staged, err := e.front.stage(g.Plan)
 	if err != nil {
 		return err
 	}
-	if err := e.buildHandlers(g, staged); err != nil {
+	desk, err := e.ops.stage(e, g.Plan)
+	if err != nil {
 		e.front.drop(staged)
 		return err
 	}
-	g.staged = staged
+	if g.log, err = e.logs.stage(e, g.Plan); err == nil {
+		err = e.buildHandlers(g, staged.listeners)
+	}
+	if err != nil {
+		e.logs.drop(g.log)
+		e.ops.drop(desk)
+		e.front.drop(staged)
+		return err
+	}
+	g.staged, g.desk = staged, desk
 	return nil
 }
 
@@ -256,12 +264,20 @@ func (e *Engine) publish(g *Generation) {
 	}
 	e.level.Set(levelOf(&g.Plan.Log))
 	e.front.gate.SetLimit(maxConnections(g.Plan.Limits.MaxConnections, e.opt.Machine.Files))
+	e.metrics.Change(g.Plan.Metrics.Codes == "exact", backendSeries(g.Plan))
+	e.front.detach(g.staged, e.gen.Load())
 	e.gen.Store(g)
 	e.front.adopt(g.staged) // accepting begins when there is somebody to serve
-	g.staged, g.changes = nil, nil
-	e.front.retire(g.Plan)
+	e.ops.adopt(e, g.desk)
+	e.logs.adopt(g.log)
+	g.staged, g.desk, g.changes, g.log, g.limits = nil, nil, nil, nil, nil
+	e.forget(g)
 	e.retirePools(g)
 	e.metrics.SetGeneration(g.Number)
+	select {
+	case e.published <- struct{}{}:
+	default:
+	}
 }
 
 // Start begins to probe and to accept. It is called once.
@@ -282,6 +298,14 @@ func (e *Engine) Start() {
 	e.state.Store(phaseServing)
 	e.retirer.Go(e.keepState)
 	e.log.Info("serving", "version", e.opt.Version, "generation", e.gen.Load().Number)
+	if e.opt.Load != nil {
+		e.retirer.Go(e.watch)
+	}
+	if e.opt.Predecessor == nil { // otherwise TakeOver does it
+		for _, bind := range e.opt.Sockets.Unclaimed() {
+			e.log.Warn("a socket that was handed in is closed, because no listener names it", "bind", bind)
+		}
+	}
 	if e.opt.Notify != nil {
 		e.notify.ready(e.statusLocked())
 		e.retirer.Go(e.live)
@@ -327,10 +351,8 @@ func (e *Engine) Close() error {
 	if n := pool.LeaseBugs(); n > 0 {
 		e.log.Error("a lease was returned twice", "times", n)
 	}
-	if e.access != nil {
-		if err := e.access.Close(logFlushTime); err != nil {
-			e.log.Error("lines of the access log are lost", "error", err) // whoever does not read it fails, not weir
-		}
+	if err := e.logs.close(); err != nil {
+		e.log.Error("lines of the access log are lost", "error", err) // whoever does not read it fails, not weir
 	}
 	return errors.Join(errs...)
 }
@@ -409,7 +431,7 @@ func (e *Engine) Bound() Bound {
 		}
 	}
 	if e.ops != nil {
-		b.Admin, b.Status = e.ops.adminAddr, e.ops.statusAddr
+		b.Admin, b.Status = e.ops.addrs()
 		plan := e.gen.Load().Plan
 		b.everywhere[b.Admin], b.everywhere[b.Status] = unspecified(plan.Admin.Bind), unspecified(plan.Status.Bind)
 	}

@@ -601,7 +601,7 @@ func TestUnreadLog(t *testing.T) {
 	}
 	defer func() { _ = reader.Close() }()
 	go func() { _, _ = io.Copy(io.Discard, reader) }()
-	if err := e.access.Close(limit); err != nil {
+	if err := e.logs.now.log.Close(limit); err != nil {
 		t.Error(err)
 	}
 }
@@ -693,11 +693,11 @@ pools:
 	eventually(t, "the new backend serves", func() bool { return mustGet(t, c, r.front+"/").body == "b" })
 
 	bad := strings.Replace(next, `bind: "127.0.0.1:0"
-    routes`, `bind: "127.0.0.1:0"
+    routes`, `bind: ["127.0.0.1:0", "192.0.2.1:80"]
     limits: {max_connections: 7}
     routes`, 1)
 	if err := r.Apply(parse(t, bad)); err == nil || !strings.Contains(err.Error(), "web") {
-		t.Errorf("a change that needs a restart gave %v", err)
+		t.Errorf("an address of another machine gave %v", err)
 	}
 	if g := r.gen.Load().Number; g != 2 {
 		t.Errorf("generation %d after a refused plan, want 2", g)

@@ -5,7 +5,6 @@ package engine
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/weirlb/weir/internal/config"
@@ -18,22 +17,22 @@ import (
 type Generation struct {
 	Number   uint64
 	Plan     *config.Plan
-	handlers []*l7.Handler        // by liveListener.slot
+	handlers []*l7.Handler        // by liveListener.slot; nil where none is
 	pools    map[string]*livePool // by name; owned by the engine, shared between generations
-	staged   map[string]*liveListener
+	staged   *stagedFront         // this and what follows: until it is published
+	desk     *stagedOps
+	log      *liveLog
 	changes  map[string]*poolChange // of pools that run
 	limits   []func()               // new ceilings of bulkheads that are already in use; run when published
 }
 
 // buildHandlers compiles every listener's routes. Nothing that runs is touched.
 func (e *Engine) buildHandlers(g *Generation, listeners map[string]*liveListener) error {
-	if old := e.gen.Load(); old != nil {
-		// Connections of a listener that left the plan go on as before.
-		g.handlers = slices.Clone(old.handlers)
-	}
+	slots := 0
 	for _, l := range listeners {
-		g.handlers = append(g.handlers, make([]*l7.Handler, max(0, l.slot+1-len(g.handlers)))...)
+		slots = max(slots, l.slot+1)
 	}
+	g.handlers = make([]*l7.Handler, slots)
 	for i := range g.Plan.Listeners {
 		l := &g.Plan.Listeners[i]
 		h, err := e.buildHandler(g, l)
@@ -53,8 +52,8 @@ func (e *Engine) buildHandler(g *Generation, l *config.Listener) (*l7.Handler, e
 		DebugHeaders: l.DebugHeaders,
 		MaxBody:      l.MaxBody,
 		Series:       e.metrics.Route(l.Name, "", ""),
-		Log:          e.access,
 	}
+	h.Log = g.log.of(h)
 	if len(l.TrustedProxies)+len(g.Plan.TrustedWeirs) > 0 {
 		h.Trust = l7.NewTrust(l.TrustedProxies, g.Plan.TrustedWeirs)
 	}

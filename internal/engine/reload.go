@@ -5,7 +5,6 @@ package engine
 import (
 	"errors"
 	"fmt"
-	"reflect"
 	"time"
 
 	"github.com/weirlb/weir/internal/config"
@@ -67,7 +66,7 @@ func (e *Engine) reloadLocked(plan *config.Plan, opt ReloadOptions) (Difference,
 	case opt.If != 0 && opt.If != old.Number:
 		return d, fmt.Errorf("%w: generation %d serves, not %d", ErrGeneration, old.Number, opt.If)
 	case opt.DryRun:
-		return d, errors.Join(append(append(fixedForLife(old.Plan, plan), e.front.unchangeable(plan)...), Verify(plan)...)...)
+		return d, errors.Join(verify(plan, e.opt.Sockets.Check)...)
 	}
 	done, err := e.change()
 	if err != nil {
@@ -143,21 +142,4 @@ func firstLine(err error) string {
 		}
 	}
 	return text
-}
-
-// fixedForLife returns what a plan would change that this version decides when
-// the process starts. To take such a change in silence would leave an operator
-// with another configuration than the file says.
-func fixedForLife(old, next *config.Plan) []error {
-	var faults []error
-	fixed := func(what string, same bool) {
-		if !same {
-			faults = append(faults, fmt.Errorf("%s: a reload cannot change it yet: restart weir for this, or take the change back", what))
-		}
-	}
-	fixed("admin", reflect.DeepEqual(old.Admin, next.Admin))
-	fixed("status", old.Status == next.Status)
-	fixed("log.access", reflect.DeepEqual(old.Log.Access, next.Log.Access))
-	fixed("metrics", old.Metrics == next.Metrics)
-	return faults
 }

@@ -368,21 +368,51 @@ func TestDryRunChangesNothing(t *testing.T) {
 	}
 }
 
-// TestReloadSaysWhatItCannotChange: nothing is taken in silence that is not in
-// force afterwards, and all of it is said at once.
-func TestReloadSaysWhatItCannotChange(t *testing.T) {
+// TestReloadRefusedWhole: what cannot be had is named by a dry run as by the
+// run, and nothing else of the plan is in force afterwards.
+func TestReloadRefusedWhole(t *testing.T) {
 	a := backend(t, "a")
 	r := start(t, simple("", a))
-	text := strings.Replace(simple("", a), `bind: "127.0.0.1:0", pool`, `bind: "127.0.0.1:0", timeouts: {idle: 5s}, pool`, 1)
-	text = strings.Replace(text, `admin: {bind: "127.0.0.1:0"}`, `admin: {bind: "127.0.0.1:1"}`, 1)
-	for _, dry := range []bool{false, true} {
-		_, err := r.Reload(parse(t, text), ReloadOptions{DryRun: dry})
-		if err == nil || !strings.Contains(err.Error(), "listener web") || !strings.Contains(err.Error(), "admin: a reload") {
-			t.Errorf("dry run %v: %v", dry, err)
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	bound := r.Bound().String()
+	for what, c := range map[string]struct{ old, next, want string }{
+		"listener":    {`bind: "127.0.0.1:0", pool`, `bind: ["127.0.0.1:0", "` + taken.Addr().String() + `"], timeouts: {idle: 5s}, pool`, "listener web: bind " + taken.Addr().String()},
+		"admin":       {`admin: {bind: "127.0.0.1:0"}`, `admin: {bind: "` + taken.Addr().String() + `"}`, "admin: bind " + taken.Addr().String()},
+		"status":      {`admin:`, `status: {bind: "` + taken.Addr().String() + `"}` + "\nadmin:", "status: bind " + taken.Addr().String()},
+		"token":       {`admin: {bind: "127.0.0.1:0"}`, `admin: {bind: "127.0.0.1:0", token_file: /nonexistent/token}`, "admin: token file: open /nonexistent/token"},
+		"access log":  {`admin:`, "admin:", "access log: "},
+		"certificate": {`bind: "127.0.0.1:0", pool`, `bind: "127.0.0.1:0", tls: {certificates: [{cert: /nonexistent/c, key: /nonexistent/k}]}, pool`, "listener web: certificate /nonexistent/c"},
+	} {
+		text := strings.Replace(simple("", a), c.old, c.next, 1)
+		parsed := func() *config.Plan {
+			plan := parse(t, text)
+			if what == "access log" {
+				plan.Log.Access = config.AccessLog{Path: "/nonexistent/log", Format: "json", Sample: 1}
+			}
+			return plan
+		}
+		var said []string
+		for _, dry := range []bool{true, false} {
+			_, err := r.Reload(parsed(), ReloadOptions{DryRun: dry})
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s: dry run %v: %v, want %q", what, dry, err, c.want)
+				continue
+			}
+			said = append(said, err.Error())
+		}
+		if len(said) == 2 && said[0] != said[1] {
+			t.Errorf("%s: the dry run says\n%s\nand the run\n%s", what, said[0], said[1])
 		}
 	}
-	if n := r.gen.Load().Number; n != 1 {
-		t.Errorf("generation %d after refusals", n)
+	if n, now := r.gen.Load().Number, r.Bound().String(); n != 1 || now != bound {
+		t.Errorf("generation %d after refusals, bound to %s, before %s", n, now, bound)
+	}
+	if got := mustGet(t, client(t), r.front+"/"); got.body != "a" {
+		t.Errorf("after refusals: %+v", got)
 	}
 	if _, err := r.Reload(parse(t, "limits: {max_connections: 7}\n"+simple("", a)), ReloadOptions{}); err != nil || r.Engine.front.gate.Limit() != 7 {
 		t.Errorf("limit %d, %v", r.Engine.front.gate.Limit(), err)

@@ -57,7 +57,7 @@ func (e *Engine) retirePools(g *Generation) {
 			e.leaving = append(e.leaving, &leavingPool{livePool: p, since: time.Now(), busy: time.Now()})
 		}
 	}
-	if len(e.leaving) > 0 && !e.retiring {
+	if (len(e.leaving) > 0 || e.logs.waiting()) && !e.retiring {
 		e.retiring = true
 		e.retirer.Go(e.retire)
 	}
@@ -110,7 +110,15 @@ func (e *Engine) closeLeft(now time.Time) bool {
 		e.log.Info("pool retired", "pool", p.name, "after", now.Sub(p.since).Round(time.Millisecond))
 		return true
 	})
-	e.retiring = len(e.leaving) > 0
+	free, more := e.logs.left()
+	for _, l := range free {
+		e.retirer.Go(func() {
+			if err := l.log.Close(logFlushTime); err != nil {
+				e.log.Error("lines of the access log are lost", "error", err)
+			}
+		})
+	}
+	e.retiring = len(e.leaving) > 0 || more
 	return !e.retiring
 }
 
@@ -137,4 +145,29 @@ func (p *leavingPool) free(now time.Time) bool {
 		p.pool.Update(nil)
 	}
 	return false
+}
+
+// forget drops what counts for names that a generation does not have, where
+// nothing is in flight: names come and go with reloads. Called under mu.
+func (e *Engine) forget(g *Generation) {
+	type route struct{ listener, route, pool string }
+	limited := make(map[limiterKey]bool)
+	routes := make(map[route]bool)
+	for i := range g.Plan.Listeners {
+		l := &g.Plan.Listeners[i]
+		routes[route{l.Name, "", ""}] = true
+		for j := range l.Routes {
+			r := &l.Routes[j]
+			limited[limiterKey{l.Name, r.Name}] = r.MaxRequests > 0
+			routes[route{l.Name, r.Name, r.Pool}] = true
+		}
+	}
+	for k, l := range e.limiters {
+		if !limited[k] && l.InFlight() == 0 {
+			delete(e.limiters, k)
+		}
+	}
+	e.metrics.Retain(
+		func(l, r, p string) bool { return routes[route{l, r, p}] },
+		func(p string) bool { return g.pools[p] != nil })
 }

@@ -89,9 +89,9 @@ func (e *Engine) upkeep(s os.Signal) bool {
 	default:
 		return false
 	}
-	if err := e.access.Reopen(); err != nil {
+	if any, err := e.logs.reopen(); err != nil {
 		e.log.Error("the access log could not be opened again: the old file stays in use", "error", err)
-	} else if e.access != nil {
+	} else if any {
 		e.log.Info("access log opened again", "signal", s.String())
 	}
 	return true

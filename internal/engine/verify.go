@@ -18,6 +18,12 @@ import (
 // names, looks whether this machine has the addresses, and compiles pools and
 // routes. It returns every fault it finds and changes nothing.
 func Verify(plan *config.Plan) []error {
+	return verify(plan, func(bind string, _ bool) error { return listen.CheckBind(bind) })
+}
+
+// verify is Verify with another check of addresses; private is said of those for
+// operators.
+func verify(plan *config.Plan, check func(bind string, private bool) error) []error {
 	var faults []error
 	add := func(err error) {
 		if err != nil {
@@ -36,14 +42,14 @@ func Verify(plan *config.Plan) []error {
 		if own.bind == "" {
 			continue
 		}
-		if err := listen.CheckBind(own.bind); err != nil {
+		if err := check(own.bind, true); err != nil {
 			add(fmt.Errorf("%s: %w", own.what, err))
 		}
 	}
 	for i := range plan.Listeners {
 		l := &plan.Listeners[i]
 		for _, bind := range l.Bind {
-			if err := listen.CheckBind(bind); err != nil {
+			if err := check(bind, false); err != nil {
 				add(fmt.Errorf("%slistener %s: %w", l.Pos, l.Name, err))
 			}
 		}

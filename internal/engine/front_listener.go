@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirlb/weir/internal/config"
+	"github.com/weirlb/weir/internal/http1"
+	"github.com/weirlb/weir/internal/l7"
+	"github.com/weirlb/weir/internal/listen"
+	"github.com/weirlb/weir/internal/message"
+	"github.com/weirlb/weir/internal/observe"
+)
+
+// liveListener is one listener that is bound, as one plan has it: another plan
+// makes another one of the same sockets, codec and exchanges. It is immutable.
+type liveListener struct {
+	name string
+	slot int // index into Generation.handlers
+	tls  bool
+	ln   *listen.Listener
+	srv  *http1.Server
+	x    *l7.Exchanger
+	last *atomic.Pointer[l7.Handler] // since it left the plan
+	cfg  config.Listener
+}
+
+// newListener makes one that is not bound yet.
+func (f *front) newListener(slot int) *liveListener {
+	e, last := f.e, new(atomic.Pointer[l7.Handler])
+	x := l7.New(l7.Options{
+		Handler: func() *l7.Handler {
+			if g := e.gen.Load(); slot < len(g.handlers) {
+				if h := g.handlers[slot]; h != nil {
+					return h
+				}
+			}
+			return last.Load()
+		},
+		Bug:    e.bug,
+		Failed: e.failures.Note,
+	})
+	return &liveListener{slot: slot, x: x, last: last, srv: &http1.Server{
+		Handler:      func(c *http1.ServerConn) { x.Serve(c, c.Info().(*l7.ClientInfo)) },
+		Park:         f.parker.Park,
+		Closing:      e.memory.pressed.Load,
+		OnBadRequest: func(c *http1.ServerConn, err *http1.Error) { x.BadRequest(c, c.Info().(*l7.ClientInfo), err) },
+		OnPanic:      func(v any, stack []byte) { e.bugAt("http1", v, stack) },
+	}}
+}
+
+// with is the listener as another plan has it.
+func (l *liveListener) with(cfg *config.Listener) *liveListener {
+	next := *l
+	next.name, next.tls, next.cfg = cfg.Name, cfg.TLS != nil, *cfg
+	return &next
+}
+
+// options translates a plan's listener for package listen.
+func (f *front) options(cfg *config.Listener) listen.Options {
+	e, name := f.e, cfg.Name
+	opt := listen.Options{
+		Name: name, Bind: cfg.Bind, Sockets: e.opt.Sockets, HandshakeTimeout: orUnbounded(cfg.Timeouts.Header),
+		Gate: f.gate, MaxConnections: int(cfg.MaxConnections), MaxPerClient: int(cfg.MaxPerClient),
+		Logger:    e.log,
+		OnRefused: func(r listen.Refusal) { e.refused(name, r) },
+		OnPanic:   func(v any, stack []byte) { e.bugAt("connection", v, stack) },
+	}
+	if t := cfg.TLS; t != nil {
+		opt.TLS = &listen.TLSOptions{MinVersion: t.MinVersion}
+		for _, c := range t.Certificates {
+			opt.TLS.Certificates = append(opt.TLS.Certificates, listen.CertFile{Cert: c.Cert, Key: c.Key})
+		}
+	}
+	return opt
+}
+
+// settings translates a plan's listener for package http1.
+func settings(cfg *config.Listener) http1.Settings {
+	return http1.Settings{
+		Limits: http1.Limits{MaxHeaderBytes: int(cfg.MaxHeaderBytes)},
+		Timeouts: http1.Timeouts{
+			Header: cfg.Timeouts.Header, Idle: cfg.Timeouts.Idle, Write: cfg.Timeouts.Write,
+			BodyMinRate: cfg.Timeouts.BodyMinRate, BodyGrace: cfg.Timeouts.BodyGrace,
+		},
+	}
+}
+
+// orUnbounded translates the plan's 0 (none) for options whose 0 is a default.
+func orUnbounded(d time.Duration) time.Duration {
+	if d == 0 {
+		return -1
+	}
+	return d
+}
+
+// addrs returns where the listener can be reached from here, in the order of
+// the plan.
+func (l *liveListener) addrs() []string { return l.each(opsAddr) }
+
+// bound returns where the listener is bound, as the kernel says it.
+func (l *liveListener) bound() []string {
+	return l.each(func(a net.Addr) string {
+		if a.Network() == "unix" {
+			return "unix:" + a.String()
+		}
+		return a.String()
+	})
+}
+
+func (l *liveListener) each(name func(net.Addr) string) []string {
+	var out []string
+	for _, a := range l.ln.Addrs() {
+		out = append(out, name(a))
+	}
+	return out
+}
+
+// reachable names an address under which it can be called from here: an
+// unspecified one is reached over loopback.
+func reachable(a net.Addr) string {
+	t, ok := a.(*net.TCPAddr)
+	if !ok || !t.IP.IsUnspecified() {
+		return a.String()
+	}
+	ap := t.AddrPort()
+	return loopbackOf(ap).String()
+}
+
+func (l *liveListener) gauges() observe.ListenerGauges {
+	g := observe.ListenerGauges{Name: l.name, Connections: int64(l.ln.Connections())}
+	for _, q := range l.ln.Queues() {
+		g.AcceptQueue += int64(q.Length)
+		g.AcceptQueueLimit += int64(q.Limit)
+	}
+	for _, c := range l.ln.Certificates() {
+		g.Certificates = append(g.Certificates, observe.CertificateGauge{Name: c.Name, NotAfter: c.NotAfter})
+	}
+	return g
+}
+
+func (e *Engine) liveListeners() []*liveListener { return e.front.all() }
+
+// refused counts a connection that was turned away before it could ask.
+func (e *Engine) refused(listener string, r listen.Refusal) {
+	rec := observe.Record{Reason: message.ConnLimit, Tunnel: true} // there is no latency to speak of
+	switch r {
+	case listen.NoFiles:
+		rec.Reason = message.LocalFiles
+	case listen.HandshakeTimeout: // as for a plain connection on which nothing was sent
+		rec.Reason = message.HeaderTimeout
+	case listen.AcceptFailed, listen.HandshakeFailed:
+		return // no request was turned away
+	}
+	e.metrics.Series(listener, "", "", "").Observe(&rec)
+}
