@@ -387,3 +387,19 @@ func TestLearnedIdleIsTold(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// TestNobodyIsAddedDuringAnUpgrade: what a successor would not know of is refused.
+func TestNobodyIsAddedDuringAnUpgrade(t *testing.T) {
+	a := backend(t, "a")
+	r := start(t, simple("", a))
+	if _, err := r.admin.AddBackend(t.Context(), "app", admin.NewBackend{URL: "http://127.0.0.1:1", ID: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	r.upgrade.freeze.Lock()
+	r.upgrade.frozen = fmt.Errorf("%w: test", admin.ErrUpgrading)
+	r.upgrade.freeze.Unlock()
+	_, err := r.admin.AddBackend(t.Context(), "app", admin.NewBackend{URL: "http://127.0.0.1:2"})
+	refusedWith(t, err, 409, admin.CodeUpgrading)
+	_, err = r.admin.RemoveBackend(t.Context(), "app", "x", admin.Removal{})
+	refusedWith(t, err, 409, admin.CodeUpgrading)
+}
