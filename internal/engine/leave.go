@@ -185,6 +185,7 @@ func (e *Engine) takeBack(s *handover.Successor) {
 	e.opt.Sockets.Return() // first: clients wait
 	e.front.undrain()
 	s.Kill() // it may have closed the pair and gone on
+	e.opt.Sockets.Recall()
 	e.mu.Lock()
 	e.state.Store(phaseServing)
 	e.upgrade.mu.Lock()

@@ -200,15 +200,17 @@ func (e *Engine) handOver(ctx context.Context, p handover.Program) (*handover.Su
 		return nil, err
 	}
 	s, err := e.offer(ctx, p, hand)
+	if err == nil {
+		err = s.Built(ctx)
+	}
+	if err == nil {
+		e.upgrade.stop(fmt.Errorf("%w: a new process is about to take over; ask again in a moment", admin.ErrUpgrading))
+		if err = s.Ready(ctx, e.ExportState().Encode()); err != nil {
+			e.upgrade.stop(nil)
+		}
+	}
 	if err != nil {
-		return nil, err
-	}
-	if err := s.Built(ctx); err != nil {
-		return nil, err
-	}
-	e.upgrade.stop(fmt.Errorf("%w: a new process is about to take over; ask again in a moment", admin.ErrUpgrading))
-	if err := s.Ready(ctx, e.ExportState().Encode()); err != nil {
-		e.upgrade.stop(nil)
+		e.opt.Sockets.Recall() // whoever had them is dead
 		return nil, err
 	}
 	e.yield(s)
@@ -268,6 +270,7 @@ func (e *Engine) change() (done func(), err error) {
 	return func() {
 		u.freeze.RUnlock()
 		e.settle() // who took over from has not seen it
+		e.states.soon()
 	}, nil
 }
 

@@ -27,6 +27,8 @@ const (
 	// maxRights is how many descriptors go with one message; the kernel's bound
 	// (SCM_MAX_FD) is 253.
 	maxRights = 128
+	// pieceLen is how much of a message is made room for at first.
+	pieceLen = 64 << 10
 	// headerLen is the length of a message's length.
 	headerLen = 4
 )
@@ -153,12 +155,16 @@ func (c *channel) receive() (*message, []*os.File, error) {
 	if n > maxMessage {
 		return nil, nil, fmt.Errorf("%w: it begins with %q", errGarbage, head[:])
 	}
-	text := make([]byte, n)
-	if err := c.fill(text); err != nil {
-		if errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF
+	var text []byte
+	for len(text) < int(n) { // in pieces: a length that was made up costs nothing
+		at := len(text)
+		text = append(text, make([]byte, min(int(n)-at, max(at, pieceLen)))...)
+		if err := c.fill(text[at:]); err != nil {
+			if errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			return nil, nil, err
 		}
-		return nil, nil, err
 	}
 	m := new(message)
 	if err := json.Unmarshal(text, m); err != nil {

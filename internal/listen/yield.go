@@ -42,6 +42,16 @@ func (s *Sockets) Return() {
 	s.yielded = nil
 }
 
+// Recall says that nobody has any more what Hand gave: the process that got it
+// is dead. The sockets are this process's own again.
+func (s *Sockets) Recall() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, o := range s.all {
+		o.handed = false
+	}
+}
+
 // rouse makes loops that yielded look whether their socket is to be closed.
 // Called under mu.
 func (s *Sockets) rouse() {
