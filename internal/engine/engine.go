@@ -104,7 +104,7 @@ func New(plan *config.Plan, opt Options) (*Engine, error) {
 		pools: make(map[string]*livePool), limiters: make(map[limiterKey]*l7.Limiter),
 		quit: make(chan struct{}), published: make(chan struct{}, 1), stable: watchSettle,
 	}
-	e.notify.send = opt.Notify
+	e.notify.send, e.states.word = opt.Notify, make(chan struct{}, 1)
 	if e.opt.Sockets == nil {
 		e.opt.Sockets = listen.NewSockets()
 	}

@@ -330,6 +330,10 @@ func TestStateFile(t *testing.T) {
 	if _, err := r.Patch("app", b.id(), admin.Patch{Admin: "draining", Weight: count32(9)}); err != nil {
 		t.Fatal(err)
 	}
+	eventually(t, "the word of an operator is safe at once", func() bool {
+		s, err := readState(path)
+		return err == nil && len(s.Pools) == 1 && len(s.Pools[0].Core.Overrides) == 1
+	})
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}

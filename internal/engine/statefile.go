@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	stateEvery = 30 * time.Second // the state file is written so often, if something happened
+	stateEvery = 30 * time.Second // the state file is written so often, if something happened,
+	stateSoon  = time.Second      // and so soon after somebody has said something
 	stateMost  = 256 << 20        // bytes that are read of one; ten thousand backends take some ten millions
 	stateTemps = time.Hour        // an unfinished file that is older has nobody who goes on with it
 )
@@ -32,6 +33,7 @@ var errForeign = errors.New("it is not a state file of weir, so it is left alone
 // What goes wrong with it costs the memory over a restart and nothing else: it is
 // said once, counted, and tried again.
 type stateFile struct {
+	word              chan struct{} // of 1: somebody has said something
 	written, failures atomic.Uint64
 
 	mu      sync.Mutex // held while it writes; guards what follows
@@ -103,16 +105,33 @@ func openQuick(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 }
 
+// soon has the file written within a second: what an operator has said is not to be
+// lost with a process that dies. It does not wait.
+func (s *stateFile) soon() {
+	select {
+	case s.word <- struct{}{}:
+	default:
+	}
+}
+
 // keepState writes the file from time to time, until the process ends.
 func (e *Engine) keepState() {
-	t := time.NewTicker(stateEvery)
+	t := time.NewTimer(0)
 	defer t.Stop()
+	hurries := false
 	for {
-		e.states.write(e, false)
 		select {
 		case <-e.quit:
 			return
 		case <-t.C:
+			e.states.write(e, false)
+			t.Reset(stateEvery)
+			hurries = false
+		case <-e.states.word:
+			if !hurries { // of many words in a row the first decides
+				t.Reset(stateSoon)
+			}
+			hurries = true
 		}
 	}
 }
