@@ -3,6 +3,7 @@
 package pool
 
 import (
+	"encoding/json"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -228,4 +229,52 @@ type answering struct {
 func (d *answering) Probe(_ *balance.Backend, _ time.Duration, done func(health.ProbeResult)) {
 	d.n++
 	done(health.ProbeResult{Sent: *d.now, At: *d.now, OnTrafficPort: true})
+}
+
+// BenchmarkExport is what the state file costs every 30 s, beside its encoding,
+// and BenchmarkRestore what it costs a start.
+func BenchmarkExport(b *testing.B) {
+	for _, n := range []int{100, 10_000} {
+		b.Run(fmt.Sprintf("backends=%d", n), func(b *testing.B) {
+			p := worked(n)
+			defer p.Close()
+			b.ReportAllocs()
+			for b.Loop() {
+				p.Export()
+			}
+			text, err := json.Marshal(p.Export())
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.ReportMetric(float64(len(text))/float64(n), "bytes/backend")
+		})
+	}
+}
+
+// BenchmarkRestore takes in what BenchmarkExport gives.
+func BenchmarkRestore(b *testing.B) {
+	for _, n := range []int{100, 10_000} {
+		b.Run(fmt.Sprintf("backends=%d", n), func(b *testing.B) {
+			p := worked(n)
+			defer p.Close()
+			s := p.Export()
+			b.ReportAllocs()
+			for b.Loop() {
+				p.Restore(s, 0)
+			}
+		})
+	}
+}
+
+// worked is a pool that has answered requests.
+func worked(n int) *Pool {
+	p := benchPool(n, nil)
+	for i, m := range p.core.order {
+		for k := range 50 {
+			o := Outcome{Status: 200, Sent: true, FirstByte: time.Duration(1+(i+k)%20) * time.Millisecond, Client: uint64(k % 2)}
+			m.observe(p, 0, &o)
+		}
+	}
+	p.Advance()
+	return p
 }

@@ -377,3 +377,63 @@ func TestRealGoroutines(t *testing.T) {
 		t.Errorf("only %d requests were granted", granted.Load())
 	}
 }
+
+// TestExportWhileServing exports a pool again and again while it works, into one
+// that begins to: each export is whole enough to be taken in without a refusal.
+func TestExportWhileServing(t *testing.T) {
+	begin := time.Now()
+	now := func() balance.Instant { return balance.Instant(time.Since(begin)) }
+	cfg := Config{
+		Name: "app", First: true, Policy: balance.NewPeakEWMA(balance.EWMAConfig{}),
+		Active:  health.Active{Enabled: true, Interval: 2 * time.Millisecond, FastInterval: time.Millisecond, Timeout: time.Millisecond, Fall: 2, Rise: 2},
+		Passive: health.Passive{Enabled: true, Consecutive: 3, ConsecutiveConnect: 2, Eject: time.Millisecond, MaxEject: 3 * time.Millisecond, MaxEjected: 0.5},
+		Panic:   Panic{Threshold: 0.5, Floor: 1}, Overload: health.Overload{Enabled: true, RetryAfter503: true},
+	}
+	f := newFleet(now)
+	p := New(cfg, f, now)
+	specs := []Spec{{ID: "a", URL: "http://a", Weight: 1}, {ID: "b", URL: "http://b", Weight: 1}, {ID: "c", URL: "http://c", Weight: 2}}
+	p.Update(specs)
+	p.Start()
+	var over atomic.Bool
+	var work sync.WaitGroup
+	for w := range uint64(3) {
+		work.Go(func() {
+			rnd := rand.New(rand.NewPCG(w, 0))
+			for !over.Load() {
+				l := &Lease{}
+				p.BeginRequest(now())
+				if p.Pick(l, &balance.Request{Rand: rnd.Uint64(), Now: now()}) != Granted {
+					continue
+				}
+				o := Outcome{Now: now(), Status: 200, Sent: true, FirstByte: time.Millisecond, Total: time.Millisecond, Client: 1 + rnd.Uint64N(3)}
+				switch rnd.IntN(8) {
+				case 0:
+					o.Status = 502
+				case 1:
+					o.Status, o.RetryAfter = 503, true
+				case 2:
+					o.Kind, o.Sent = ConnectRefused, false
+				case 3:
+					o.Status, o.Tunnel = 101, true
+				}
+				l.Done(o)
+			}
+		})
+	}
+	for range 150 {
+		g := newFleet(now)
+		q := New(cfg, g, now)
+		q.Update(specs)
+		if r := q.Restore(p.Export(), 0); r.Backends != 3 || len(r.Refused) > 0 {
+			t.Errorf("%+v", r)
+		}
+		q.Start()
+		q.Restore(p.Export(), time.Millisecond) // also in the midst of its work
+		q.Close()
+		g.live.Wait()
+	}
+	over.Store(true)
+	work.Wait()
+	p.Close()
+	f.live.Wait()
+}
