@@ -4,6 +4,7 @@ package test
 
 import (
 	"bufio"
+	"bytes"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -40,7 +41,7 @@ func newWorld(t *testing.T, n int) *world {
 			_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n")
 			_, _ = io.Copy(c, buf)
 		case strings.HasSuffix(r.URL.Path, "/download"):
-			w.download(rw, 100*time.Millisecond)
+			w.download(rw, 200*time.Millisecond)
 		case strings.HasSuffix(r.URL.Path, "/flood"): // faster than anybody reads
 			w.download(rw, time.Millisecond)
 		case strings.HasSuffix(r.URL.Path, "/upload"):
@@ -62,20 +63,27 @@ func newWorld(t *testing.T, n int) *world {
 	return w
 }
 
-// patternAt is the content of downloads, by offset: what is lost, repeated or
-// mixed up is seen.
-func patternAt(offset int64) byte { return byte(offset % 251) }
+// pattern is the content of downloads, over and over: what is lost, repeated or
+// mixed up is seen, as its length is a prime.
+var pattern = func() []byte {
+	p := make([]byte, 251+downloadChunk)
+	for i := range p {
+		p[i] = byte(i % 251)
+	}
+	return p
+}()
 
-const downloadChunk = 8 << 10
+// patternAt returns n bytes of it from an offset.
+func patternAt(offset int64, n int) []byte {
+	at := int(offset % 251)
+	return pattern[at : at+n]
+}
+
+const downloadChunk = 16 << 10
 
 func (w *world) download(rw http.ResponseWriter, pause time.Duration) {
-	buf := make([]byte, downloadChunk)
-	for offset := int64(0); ; {
-		for i := range buf {
-			buf[i] = patternAt(offset)
-			offset++
-		}
-		if _, err := rw.Write(buf); err != nil {
+	for offset := int64(0); ; offset += downloadChunk {
+		if _, err := rw.Write(patternAt(offset, downloadChunk)); err != nil {
 			return
 		}
 		select {
@@ -215,8 +223,8 @@ func over(c <-chan struct{}) bool {
 const (
 	loadLimit = 30 * time.Second // of whatever a client waits for
 	// The load is to be everywhere at any moment, not to be high.
-	askPause  = 10 * time.Millisecond
-	echoPause = 200 * time.Millisecond
+	askPause  = 20 * time.Millisecond
+	echoPause = 500 * time.Millisecond
 	readPause = 40 * time.Millisecond
 )
 
@@ -413,18 +421,16 @@ func (l *load) download(path, addr string, secure bool, open func()) {
 	}
 	defer resp.Body.Close()
 	opened()
-	buf := make([]byte, 16<<10)
+	buf := make([]byte, downloadChunk)
 	piece := buf[:2<<10]
 	for offset := int64(0); ; {
 		_ = c.SetDeadline(time.Now().Add(loadLimit))
 		n, err := resp.Body.Read(piece)
-		for i := range n {
-			if buf[i] != patternAt(offset) {
-				l.fault("download", fmt.Errorf("byte %d is %d", offset, buf[i]))
-				return
-			}
-			offset++
+		if !bytes.Equal(piece[:n], patternAt(offset, n)) {
+			l.fault("download", fmt.Errorf("other bytes than the backend's behind %d", offset))
+			return
 		}
+		offset += int64(n)
 		l.bytes.Add(int64(n))
 		switch {
 		case err == nil && !over(l.streams):
