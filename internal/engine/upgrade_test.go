@@ -229,6 +229,9 @@ func TestUpgrade(t *testing.T) {
 	if own := u.Status(); own.State != "handed_over" || !own.Ready || own.Successor == nil || own.Successor.PID != up.PID {
 		t.Errorf("own status: %+v", own)
 	}
+	if p, err := u.running.admin.Backend(t.Context(), "app", b.id()); err != nil || p.Weight != 7 {
+		t.Errorf("the override is gone: %+v, %v", p, err)
+	}
 	if _, err := u.Patch("app", b.id(), admin.Patch{ResetWeight: true}); !errors.Is(err, admin.ErrUpgrading) {
 		t.Errorf("a change where nobody sees it: %v", err)
 	}
@@ -424,6 +427,7 @@ func TestUpgradeStoppedAfter(t *testing.T) {
 		text := upgradeText(t, "shutdown: {delay: none, deadline: 1s}\n", b)
 		u := startUpgrading(t, text, "serve", text, UpgradeOptions{})
 		up, conn := upgradeWithTunnel(t, u, b)
+		stopAtEnd(t, up.PID)
 		if err := syscall.Kill(up.PID, syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
@@ -498,6 +502,7 @@ func TestUpgradeUnix(t *testing.T) {
 		t.Fatal(err)
 	}
 	u.gone(t)
+	stopAtEnd(t, up.PID)
 	c := &http.Client{Timeout: limit, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", web)
 	}}}
