@@ -5,7 +5,9 @@ package test
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -82,5 +84,39 @@ pools: {app: {slow_start: off, balance: round_robin, health: {active: {path: /re
 	running.Wait()
 	if bad := answers.bad(); bad != "" || answers.total() < 100 {
 		t.Errorf("%d answers; %s", answers.total(), bad)
+	}
+}
+
+// TestAddAndRemoveDocument: the commands of docs/operations.md do what it says.
+func TestAddAndRemoveDocument(t *testing.T) {
+	text, err := os.ReadFile("../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "\n## Adding and removing backends\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	blocks := regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(section, -1)
+	if len(blocks) != 2 {
+		t.Fatalf("%d blocks of commands", len(blocks))
+	}
+	first, added := freeAddr(t), freeAddr(t)
+	startBackend(t, first)
+	startBackend(t, added)
+	w := startProxy(t, "http://"+first)
+	place := strings.NewReplacer("10.0.1.23:8080", added, "127.0.0.1:9900", w.admin)
+	for i, block := range blocks {
+		cmd := exec.Command("/bin/bash", "-euo", "pipefail", "-c", `weir() { "`+binary+`" "$@" --admin `+w.admin+`; }`+"\n"+place.Replace(block[1]))
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s\n%s", err, block[1], out)
+		}
+		for _, word := range [][]string{{"with weight 2 ", "added by the API", "is gone"}, {`"source":"api"`, `"removed":true`}}[i] {
+			if !strings.Contains(string(out), word) {
+				t.Errorf("%q is not in\n%s", word, out)
+			}
+		}
+		if all := w.backends(t, "app"); len(all) != 1 {
+			t.Errorf("%v", all)
+		}
 	}
 }
