@@ -112,34 +112,59 @@ func (n *namespace) dial(port int) (fd int) {
 	return fd
 }
 
-// kernel reads a number from a file of /proc/net as the process sees it: the
-// word behind name, in the line that begins with prefix.
-func kernel(t *testing.T, pid int, file, prefix, name string) float64 {
+// netstat reads a number from /proc/net/netstat as the process sees it: of two
+// lines with a prefix the first has the names, the second the numbers.
+func netstat(t *testing.T, pid int, prefix, name string) float64 {
+	t.Helper()
+	var names []string
+	for _, f := range procNet(t, pid, "netstat", prefix) {
+		for i := range f {
+			if names != nil && i < len(names) && names[i] == name {
+				return parse(t, f[i])
+			}
+		}
+		names = f
+	}
+	t.Fatalf("netstat has no %s %s", prefix, name)
+	return 0
+}
+
+// sockstat reads a number from /proc/net/sockstat: names and numbers alternate.
+func sockstat(t *testing.T, pid int, prefix, name string) float64 {
+	t.Helper()
+	for _, f := range procNet(t, pid, "sockstat", prefix) {
+		for i := 1; i+1 < len(f); i += 2 {
+			if f[i] == name {
+				return parse(t, f[i+1])
+			}
+		}
+	}
+	t.Fatalf("sockstat has no %s %s", prefix, name)
+	return 0
+}
+
+// procNet returns the words of the lines that begin with the prefix.
+func procNet(t *testing.T, pid int, file, prefix string) (lines [][]string) {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", pid, file))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var names []string
 	for line := range strings.Lines(string(text)) {
-		f := strings.Fields(line)
-		if len(f) == 0 || f[0] != prefix {
-			continue
+		if f := strings.Fields(line); len(f) > 0 && f[0] == prefix {
+			lines = append(lines, f)
 		}
-		for i := range f {
-			if f[i] == name && file == "sockstat" {
-				names, f[i] = f, f[i+1] // pairs
-			}
-			if len(names) > i && names[i] == name || file == "sockstat" && names != nil {
-				if v, err := strconv.ParseFloat(f[i], 64); err == nil {
-					return v
-				}
-			}
-		}
-		names = f
 	}
-	t.Fatalf("%s has no %s %s", file, prefix, name)
-	return 0
+	return lines
+}
+
+func parse(t *testing.T, number string) float64 {
+	t.Helper()
+	v, err := strconv.ParseFloat(number, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
 }
 
 // TestHostMetrics compares what weir says of its host with what the kernel
@@ -180,10 +205,13 @@ pools: {app: {backends: ["http://127.0.0.1:9001"], health: {active: off}}}
 		return err == nil && len(n.ss("-l", "sport = :8080")) == 1 && len(n.ss("-l", "sport = :9001")) == 1
 	})
 	queue := func() (length, limit float64) {
-		row := n.ss("-l", "sport = :8080")[0]
-		length, _ = strconv.ParseFloat(row[1], 64)
-		limit, _ = strconv.ParseFloat(row[2], 64)
-		return length, limit
+		t.Helper()
+		var rows [][]string
+		eventually(t, 5*time.Second, "ss shows the socket", func() bool { // it misses some, at times
+			rows = n.ss("-l", "sport = :8080")
+			return len(rows) == 1 && len(rows[0]) > 2
+		})
+		return parse(t, rows[0][1]), parse(t, rows[0][2])
 	}
 	one := func(f *family) float64 {
 		t.Helper()
@@ -219,7 +247,7 @@ pools: {app: {backends: ["http://127.0.0.1:9001"], health: {active: off}}}
 		}
 		eventually(t, 10*time.Second, "the queue overflows", func() bool {
 			l, limit := queue()
-			return l > limit && kernel(t, pid, "netstat", "TcpExt:", "ListenOverflows") > 0
+			return l > limit && netstat(t, pid, "TcpExt:", "ListenOverflows") > 0
 		})
 		if got, _ := queue(); one(scrape()["weir_accept_queue_length"]) != got {
 			t.Errorf("the length is %v, the kernel's %v", one(scrape()["weir_accept_queue_length"]), got)
@@ -232,7 +260,7 @@ pools: {app: {backends: ["http://127.0.0.1:9001"], health: {active: off}}}
 			return l == 0 && one(scrape()["weir_accept_queue_length"]) == 0
 		})
 		exactly(t, func() (said, is float64) {
-			return one(scrape()["weir_accept_overflows_total"]), kernel(t, pid, "netstat", "TcpExt:", "ListenOverflows")
+			return one(scrape()["weir_accept_overflows_total"]), netstat(t, pid, "TcpExt:", "ListenOverflows")
 		}, "connections lost", 1)
 	})
 
@@ -255,7 +283,7 @@ pools: {app: {backends: ["http://127.0.0.1:9001"], health: {active: off}}}
 			c.Close()
 		}
 		exactly(t, func() (said, is float64) {
-			return one(scrape()["weir_time_wait"]), kernel(t, pid, "sockstat", "TCP:", "tw")
+			return one(scrape()["weir_time_wait"]), sockstat(t, pid, "TCP:", "tw")
 		}, "connections in TIME_WAIT", 1)
 		exactly(t, func() (said, is float64) {
 			used := map[string]bool{}
