@@ -104,18 +104,19 @@ func (c *core) restore(now balance.Instant, r *restoring) {
 
 // remember gives a new member what was saved of it, if anything was.
 func (c *core) remember(now balance.Instant, m *member, late *int) {
+	c.forgetRemembered(now)
 	r := &c.remembered
-	if len(r.backends) == 0 {
-		return
-	}
-	if now >= r.until {
-		*r = remembered{}
-		return
-	}
 	id := m.core.spec.identity()
 	if b := r.backends[id]; b != nil {
 		delete(r.backends, id)
 		c.restoreMember(now, r.base, m, b, late)
+	}
+}
+
+// forgetRemembered gives up those that have not come in time.
+func (c *core) forgetRemembered(now balance.Instant) {
+	if r := &c.remembered; r.backends != nil && (len(r.backends) == 0 || now >= r.until) {
+		*r = remembered{}
 	}
 }
 

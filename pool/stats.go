@@ -93,6 +93,7 @@ func (c *core) statistics(now balance.Instant) {
 		c.setMean(float64(goodLatency)/float64(good), weight)
 	}
 	c.served = c.served || total.good > 0
+	c.forgetRemembered(now)
 	c.turnHistograms(dt)
 	c.outliers(now)
 	c.turnPressure(now, now.Sub(st.shareAt) >= shareTurn)
