@@ -21,14 +21,15 @@ const (
 // departure is the drain of a process whose successor serves. It belongs to
 // the goroutine of Run.
 type departure struct {
-	e        *Engine
-	s        *handover.Successor
-	signals  <-chan os.Signal
-	words    <-chan handover.Word // nil: nothing more will be said
-	deadline time.Time
-	stopped  bool // accepting has ended for good
-	hurried  bool
-	cut      bool // what is left is not waited for
+	e         *Engine
+	s         *handover.Successor
+	signals   <-chan os.Signal
+	words     <-chan handover.Word // nil: nothing more will be said
+	deadline  time.Time
+	stopped   bool // accepting has ended for good
+	signalled bool // once
+	hurried   bool
+	cut       bool // what is left is not waited for
 }
 
 // leave drains after a successor took over, and returns when nothing is left:
@@ -42,7 +43,7 @@ func (e *Engine) leave(s *handover.Successor, signals <-chan os.Signal, stop boo
 	e.log.Info("draining after an upgrade", "deadline", plan.Upgrade.Deadline, "connections", e.front.connections())
 	e.front.drain(leaveSpread)
 	if stop {
-		d.hurry("told to stop")
+		d.signal("told to stop")
 	} else if d.rest() {
 		e.takeBack(s)
 		return true, nil
@@ -93,7 +94,7 @@ func (d *departure) rest() (died bool) {
 			}
 		case s := <-d.signals:
 			if !d.e.upkeep(s) {
-				d.hurry("signal " + s.String())
+				d.signal(s.String())
 				return false
 			}
 		}
@@ -147,22 +148,32 @@ func (d *departure) wait() bool {
 			}
 		case s := <-d.signals:
 			if !d.e.upkeep(s) {
-				d.hurry("signal " + s.String())
+				d.signal(s.String())
 			}
 		}
 	}
 	return false
 }
 
-// hurry shortens the drain to that of a process that stops; the second time it
-// ends it.
-func (d *departure) hurry(why string) {
-	e := d.e
-	e.log.Info("hurrying", "cause", why)
-	if d.hurried {
+// signal makes the drain hurry; a second one ends it. What the successor says is
+// not counted: a service manager that stops the service may signal both.
+func (d *departure) signal(what string) {
+	if d.signalled {
+		d.e.log.Info("the drain is ended", "cause", what)
 		d.cut = true
 		return
 	}
+	d.signalled = true
+	d.hurry(what)
+}
+
+// hurry shortens the drain to that of a process that stops.
+func (d *departure) hurry(why string) {
+	e := d.e
+	if d.hurried {
+		return
+	}
+	e.log.Info("hurrying", "cause", why)
 	d.hurried = true
 	e.front.drain(0) // idle connections need no spread any more
 	if by := time.Now().Add(e.gen.Load().Plan.Shutdown.Deadline); by.Before(d.deadline) {
