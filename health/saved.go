@@ -17,9 +17,9 @@ import (
 // Zero: never. The instant of the export itself counts as a nanosecond earlier.
 type Age int64
 
-// ageMost bounds what an Age may say: a hundred years either way. More is no
-// time that anybody measured.
-const ageMost = Age(100 * 365 * 24 * time.Hour)
+// AgeMost bounds what an Age may say, either way: a hundred years. More is no time
+// that anybody measured.
+const AgeMost = Age(100 * 365 * 24 * time.Hour)
 
 // AgeOf returns the age that an instant has at now.
 func AgeOf(now, at balance.Instant) Age {
@@ -33,7 +33,7 @@ func AgeOf(now, at balance.Instant) Age {
 func (a Age) Known() bool { return a != 0 }
 
 // Valid reports whether the age can be a measured one.
-func (a Age) Valid() bool { return a >= -ageMost && a <= ageMost }
+func (a Age) Valid() bool { return a >= -AgeMost && a <= AgeMost }
 
 // At returns the instant, on the time line on which the export happened at base.
 func (a Age) At(base balance.Instant) balance.Instant { return base.Add(-time.Duration(a)) }

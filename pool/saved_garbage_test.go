@@ -30,6 +30,7 @@ func FuzzRestore(f *testing.F) {
 			f.Fatal(err)
 		}
 		f.Add(text, randomPlay(seed, 200), int64(seed)*1e9)
+		f.Add(text, randomPlay(seed, 200), int64(math.MaxInt64))
 		g.p.Close()
 	}
 	f.Add([]byte(`{"backends":[{"id":"b0","url":"http://b","health":{"word":"healthy"}}]}`), []byte("play"), int64(math.MinInt64))

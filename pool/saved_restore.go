@@ -41,7 +41,7 @@ func (p *Pool) Restore(s Saved, gap time.Duration) Restored {
 		return Restored{}
 	}
 	now := p.now()
-	r := restoring{saved: &s, base: now.Add(-max(gap, 0))}
+	r := restoring{saved: &s, base: now.Add(-min(max(gap, 0), time.Duration(health.AgeMost)))}
 	if reason := s.check(); reason != "" {
 		r.out.Refused = append(r.out.Refused, reason)
 		s = s.OnlyOverrides()
