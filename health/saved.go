@@ -21,10 +21,10 @@ type Age int64
 // that anybody measured.
 const AgeMost = Age(100 * 365 * 24 * time.Hour)
 
-// AgeOf returns the age that an instant has at now.
+// AgeOf returns the age that an instant has at now, at most AgeMost.
 func AgeOf(now, at balance.Instant) Age {
 	if a := Age(now.Sub(at)); a != 0 {
-		return a
+		return min(max(a, -AgeMost), AgeMost)
 	}
 	return 1
 }
