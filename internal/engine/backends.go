@@ -317,10 +317,18 @@ func (p *livePool) restoreAdded(list []AddedState, age time.Duration) (refused [
 			})
 		}
 	}
-	if len(list) > 0 {
+	if len(list) > 0 && !f.waitsLocked() {
 		p.updateLocked()
 	}
 	return refused
+}
+
+// waitsLocked reports that the pool has nobody and that its source has not
+// answered yet. Those of the first answer are established and have their share at
+// once; beside one that came before them they would be slow-started, and it would
+// bear their load.
+func (f *finder) waitsLocked() bool {
+	return f.cfg != nil && !f.populated && len(f.listed)+len(f.guard.Members()) == 0
 }
 
 // description is what a client of the API would have sent: a state that was made

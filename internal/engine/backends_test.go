@@ -403,3 +403,31 @@ func TestNobodyIsAddedDuringAnUpgrade(t *testing.T) {
 	_, err = r.admin.RemoveBackend(t.Context(), "app", "x", admin.Removal{})
 	refusedWith(t, err, 409, admin.CodeUpgrading)
 }
+
+// TestAddedWaitsForTheFirstAnswer: after a restart, what was added does not come
+// before the backends that the pool's source finds first, which would then be
+// newcomers beside it; a source that fails does not keep it out.
+func TestAddedWaitsForTheFirstAnswer(t *testing.T) {
+	state := State{Version: stateVersion, Taken: time.Now().Add(-time.Hour), Pools: []PoolState{{
+		Name: "app", Added: []AddedState{{ID: "nine", URL: "http://10.0.0.9:80", Weight: 1}},
+	}}}
+	for _, c := range []struct {
+		first discover.Finding
+		want  string
+	}{
+		{discover.Finding{Endpoints: endpoints("10.0.0.1:80", "10.0.0.2:80")}, "10.0.0.1:80=1 10.0.0.2:80=1 nine=1"},
+		{discover.Finding{Err: errors.New("SERVFAIL")}, "nine=1"},
+	} {
+		e, p := finderRig(t, "{discover: {dns: {name: app.test, port: 80}}}")
+		if report := e.RestoreState(state); len(report.Refused) > 0 {
+			t.Error(report.Refused)
+		}
+		if got := membersOf(p); got != "" || !p.undiscovered() {
+			t.Errorf("before the first answer: %s", got)
+		}
+		p.found(c.first)
+		if got := membersOf(p); got != c.want {
+			t.Errorf("%s, want %s", got, c.want)
+		}
+	}
+}

@@ -162,7 +162,7 @@ func (p *livePool) found(got discover.Finding) {
 	p.recallLocked(&got)
 	before, held := len(f.guard.Members()), f.guard.Held()
 	change := f.guard.Answer(got, len(f.listed)+len(f.added))
-	if change.Any() {
+	if change.Any() || !f.populated && len(f.added) > 0 { // who was added has waited for this
 		p.updateLocked()
 	}
 	p.sayChangeLocked(before, held, change)
