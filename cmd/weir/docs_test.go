@@ -74,7 +74,7 @@ pools:
 `
 
 // foreignKeys begin YAML that is not weir's: of Kubernetes, Prometheus, Compose.
-var foreignKeys = regexp.MustCompile(`(?m)^(apiVersion|scrape_configs|groups|rule_files|services|global):`)
+var foreignKeys = regexp.MustCompile(`(?m)^(apiVersion|spec|metadata|containers|[a-z]+Probe|lifecycle|[a-z]+[A-Z][A-Za-z]*|volumes|env|ports|scrape_configs|groups|rule_files|services|global):`)
 
 func docEnv(string) (string, bool) { return "10.0.0.1", true }
 

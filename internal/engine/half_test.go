@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weirlb/weir/internal/admin"
 	"github.com/weirlb/weir/internal/config"
 )
 
@@ -198,9 +199,9 @@ func halfEngine(tb testing.TB) *Engine {
 func TestMutatedConfigurations(t *testing.T) {
 	e, words := halfEngine(t), halfWords(t)
 	rng := rand.New(rand.NewPCG(1, 2))
-	applied, refused, rounds := 0, 0, 400
+	applied, refused, rounds := 0, 0, 150
 	if raceEnabled {
-		rounds = 60
+		rounds = 40
 	}
 	for range rounds {
 		if wholeOrNothing(t, e, mutated(rng, words)) {
@@ -319,5 +320,72 @@ func TestReloadOfSeveralFiles(t *testing.T) {
 	// Nor is what GET /config shows with a secret in it.
 	if _, err := e.ApplyConfig([]byte(strings.Replace(halfBase, "X-A: b", `X-A: "***"`, 1)), 0, false); err == nil || !strings.Contains(err.Error(), "*** stands for a secret") {
 		t.Errorf("%v", err)
+	}
+}
+
+// A reload reads the token anew, also when nothing else has changed.
+func TestReloadReadsTokenAgain(t *testing.T) {
+	dir := t.TempDir()
+	token := filepath.Join(dir, "token")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(token, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("the-first-token-0123\r\n")
+	load := func() (*config.Plan, error) {
+		return config.Parse("weir.yaml", []byte("admin: {bind: \"127.0.0.1:0\", token_file: "+token+"}\nlog: {access: off, level: error}\n"+halfBase), os.LookupEnv)
+	}
+	plan, err := load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := New(plan, Options{Load: load})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.Start()
+	defer func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	ask := func(secret string) error {
+		t.Helper()
+		given := filepath.Join(t.TempDir(), "given")
+		if err := os.WriteFile(given, []byte(secret), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		client, err := admin.NewClient(admin.ClientOptions{Address: e.Bound().Admin, TokenFile: given})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		_, err = client.Status(t.Context())
+		return err
+	}
+	if err := ask("the-first-token-0123"); err != nil {
+		t.Fatal(err)
+	}
+	write("the-second-token-0123")
+	if err := ask("the-second-token-0123"); err == nil {
+		t.Error("a new token is taken before a reload")
+	}
+	if _, err := e.ReloadConfig(false); err != nil {
+		t.Fatal(err)
+	}
+	if err := ask("the-first-token-0123"); err == nil {
+		t.Error("the old token is still taken")
+	}
+	if err := ask("the-second-token-0123"); err != nil {
+		t.Error(err)
+	}
+	write("short")
+	if _, err := e.ReloadConfig(false); err == nil || strings.Contains(err.Error(), "short\"") {
+		t.Errorf("%v", err)
+	}
+	if err := ask("the-second-token-0123"); err != nil {
+		t.Errorf("after a refused reload: %v", err)
 	}
 }
