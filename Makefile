@@ -9,7 +9,7 @@ LINT_VERSION  := v2.14.0
 CADDY_VERSION := v2.11.4
 BIN := $(CURDIR)/bin
 
-.PHONY: help build deps test vet lint unit bench-once e2e test-long bench bench-micro fuzz vuln generate clean
+.PHONY: help build image deps test vet lint unit bench-once e2e test-long bench bench-micro fuzz vuln generate clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -17,6 +17,11 @@ help: ## list the targets
 
 build: ## the static binary, bin/weir
 	go build -trimpath -o $(BIN)/weir ./cmd/weir
+
+ENGINE ?= $(shell command -v podman || command -v docker)
+image: ## the container image, weir:latest, by podman or docker (ENGINE)
+	@test -n "$(ENGINE)" || { echo "neither podman nor docker is here: install one, or give ENGINE=" >&2; exit 1; }
+	$(ENGINE) build -f packaging/container/Containerfile -t weir:latest .
 
 deps: ## install what the tests need and the machine lacks (Debian packages; as root)
 	@scripts/deps.sh
