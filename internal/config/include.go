@@ -216,7 +216,7 @@ func (l *loader) include(from string, item *node) {
 			return
 		case l.known[id]: // by another pattern
 		default:
-			text, err := readText(name)
+			text, err := readFile(name)
 			if err != nil {
 				what, fix := unreadable(name, err)
 				l.stop(item, from, what, fix)
@@ -376,6 +376,22 @@ func (i *includeField) write(*writer, *Plan, *Plan) *node { return nil }
 func (i *includeField) read(d *decoder, n *node, _ *Plan) bool {
 	d.fault(n, "include is for files, and this text is none: what it would read depends on where it is read", "write out what it includes, or put it into a file and reload that")
 	return false
+}
+
+// errSpecial says that something is neither a file nor a folder.
+var errSpecial = errors.New("a device, a pipe or a socket")
+
+// readFile is readText for what is included: a pipe or a device would keep a
+// reload waiting for ever.
+func readFile(name string) ([]byte, error) {
+	info, err := os.Stat(name)
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.IsDir() && !info.Mode().IsRegular():
+		return nil, errSpecial
+	}
+	return readText(name)
 }
 
 // readText reads a file, as far as a configuration may be long.

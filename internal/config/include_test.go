@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/txtar"
@@ -145,6 +146,58 @@ func TestFilesAreOne(t *testing.T) {
 	if len(one.Files) != 1 || one.Files[0] != "one.yaml" || len(one.Globs) != 0 {
 		t.Errorf("files %v, globs %v", one.Files, one.Globs)
 	}
+}
+
+// What would keep a reload waiting is not read.
+func TestIncludeOfPipe(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := syscall.Mkfifo("pipe.yaml", 0o600); err != nil {
+		t.Skip(err)
+	}
+	if err := os.WriteFile("weir.yaml", []byte("include: [pipe.yaml, /dev/zero, \"*.yaml\"]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Load("weir.yaml")
+	if err == nil || strings.Count(err.Error(), "(a device, a pipe or a socket)") != 3 {
+		t.Errorf("%v", err)
+	}
+}
+
+// FuzzLoad reads two files, of which the first may include the second: no panic,
+// and every fault has a place in one of them.
+func FuzzLoad(f *testing.F) {
+	f.Add("include: [conf.d/*.yaml]\n", "listeners: {web: {bind: \":80\", pool: app}}\npools: {app: {backends: [\"http://a\"]}}\n")
+	f.Add("include: [conf.d/a.yaml, conf.d, \"**\", \"[\", ../x]\npools: {a: {}}\n", "pools: {a: {}}\ninclude: ../weir.yaml\n")
+	f.Add("include: &a [*a, {b: c}]\nlog: off\n", "log: {}\n<<: {pools: x}\n")
+	f.Add("include: conf.d/*\nlisteners: []\n", "listeners: {a: b}\npools:\n")
+	f.Fuzz(func(t *testing.T, first, second string) {
+		if len(first)+len(second) > 32<<10 || strings.Contains(first+second, "/proc") || strings.Contains(first+second, "${") {
+			return
+		}
+		dir := t.TempDir()
+		if err := os.Mkdir(filepath.Join(dir, "conf.d"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for name, text := range map[string]string{"weir.yaml": first, "conf.d/a.yaml": second} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		plan, err := Load(filepath.Join(dir, "weir.yaml"))
+		var e *Errors
+		switch {
+		case err == nil:
+			roundTrip(t, plan)
+		case !errors.As(err, &e):
+			t.Errorf("%v", err)
+		default:
+			for _, fault := range e.Faults {
+				if fault.Pos.Line < 1 || fault.Pos.Col < 1 || !filepath.IsAbs(fault.Pos.File) || fault.What == "" || fault.Fix == "" {
+					t.Errorf("half a message: %+v", fault)
+				}
+			}
+		}
+	})
 }
 
 // Files that hold a file's bounds together are refused together.

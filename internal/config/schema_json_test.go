@@ -6,9 +6,11 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"testing"
 
+	"github.com/rogpeppe/go-internal/txtar"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
@@ -117,6 +119,106 @@ func TestJSONSchema(t *testing.T) {
 		}
 	}
 }
+
+// TestJSONSchemaOfExamples holds the schema to every configuration of the tree:
+// those that are read are valid by it, file by file where there are several, and of
+// those with a mistake it finds what it can.
+func TestJSONSchemaOfExamples(t *testing.T) {
+	s := compiledSchema(t)
+	validate := func(text string) (ok, yaml bool, why error) {
+		_, root := tree("t.yaml", []byte(text), lookup)
+		if root == nil || root.kind != mapping {
+			return false, false, nil
+		}
+		why = s.Validate(asJSON(root))
+		return why == nil, true, why
+	}
+	good := 0
+	for name, text := range exampleTexts(t) {
+		plan, err := Parse(name, []byte(text), lookup)
+		if err != nil {
+			continue
+		}
+		good++
+		for _, text := range []string{text, string(plan.YAML(false))} {
+			if ok, _, why := validate(text); !ok {
+				t.Errorf("%s is read and not valid: %v", name, why)
+			}
+		}
+	}
+	archives, err := filepath.Glob("testdata/files/*.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, archive := range archives {
+		a, err := txtar.ParseFile(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := a.Files[len(a.Files)-1]; !bytes.Contains(want.Data, []byte("\nfiles: ")) {
+			continue
+		}
+		for _, f := range a.Files {
+			if ok, yaml, why := validate(string(f.Data)); yaml && !ok && filepath.Ext(f.Name) == ".yaml" && filepath.Base(f.Name)[0] != '.' {
+				t.Errorf("%s, %s: %v", archive, f.Name, why)
+			}
+		}
+	}
+	found, all := 0, 0
+	archives, err = filepath.Glob("testdata/mistakes/*.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, archive := range archives {
+		a, err := txtar.ParseFile(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range a.Files {
+			if filepath.Ext(f.Name) != ".yaml" {
+				continue
+			}
+			if ok, yaml, _ := validate(string(f.Data)); yaml {
+				all++
+				if !ok {
+					found++
+				}
+			}
+		}
+	}
+	t.Logf("%d configurations are valid; of %d with a mistake the schema finds %d", good, all, found)
+	if good < 100 || found < 120 {
+		t.Errorf("%d configurations are valid; of %d with a mistake the schema finds %d", good, all, found)
+	}
+}
+
+// exampleTexts are the configurations of tests, lints and documents.
+func exampleTexts(t *testing.T) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, pattern := range []string{"testdata/*.yaml", "../lint/testdata/*.yaml", "../../README.md", "../../docs/*.md", "../../docs/lints/*.md"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			text, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if filepath.Ext(f) == ".yaml" {
+				out[f] = string(text)
+				continue
+			}
+			for i, m := range yamlBlock.FindAllStringSubmatch(string(text), -1) {
+				out[f+" "+itoa(i+1)] = m[1]
+			}
+		}
+	}
+	return out
+}
+
+var yamlBlock = regexp.MustCompile("(?s)(?:```yaml\n|<<'END'\n)(.*?)(?:```|\nEND)")
 
 // TestJSONSchemaGolden shows what changes in the schema; -rewrite writes it.
 func TestJSONSchemaGolden(t *testing.T) {
