@@ -44,18 +44,38 @@ func TestOperationsDocument(t *testing.T) {
 	dir := t.TempDir()
 	ca := weirtest.NewAuthority(t)
 	ca.Write(dir, "weir", ca.Issue("shop.example.com"))
+	names := regexp.MustCompile(`^# ([a-z./]+\.yaml): `)
 	for i, block := range blocks {
 		text, args := block[1], []string{"check", "--strict"}
-		if i > 0 { // a piece about one pool
-			text, args = "listeners: {web: {bind: \":8080\", pool: app}}\n"+text, args[:1]
+		if i > 0 { // a piece
+			text, args = complete(text), args[:1]
 		}
-		if err := os.WriteFile(filepath.Join(dir, "weir.yaml"), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
+		main := filepath.Join(dir, "weir.yaml")
+		if m := names.FindStringSubmatch(block[1]); m != nil { // one of several files: the first includes those that follow
+			text, main = block[1], filepath.Join(dir, m[1])
+			if err := os.MkdirAll(filepath.Dir(main), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write(t, main, text)
+		if i+1 < len(blocks) && names.MatchString(block[1]) && names.MatchString(blocks[i+1][1]) {
+			continue
 		}
 		cmd := exec.Command(binary, args...)
 		cmd.Dir = dir
 		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "weir.yaml: fine") {
-			t.Errorf("check of configuration %d: %v\n%s", i+1, err, out)
+			t.Errorf("check of configuration %d: %v\n%s\n%s", i+1, err, out, text)
 		}
 	}
+}
+
+// complete adds to a piece of a configuration what it is silent about.
+func complete(text string) string {
+	if !regexp.MustCompile(`(?m)^listeners:`).MatchString(text) {
+		text = "listeners: {web: {bind: \":8080\", pool: app}}\n" + text
+	}
+	if !regexp.MustCompile(`(?m)^pools:`).MatchString(text) {
+		text += "pools: {app: {backends: [\"http://10.0.1.21:8080\"]}}\n"
+	}
+	return text
 }
