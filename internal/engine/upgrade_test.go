@@ -95,9 +95,6 @@ func startUpgrading(t *testing.T, text, role, next string, o UpgradeOptions) *up
 	}
 	o.Program = handover.Program{Path: self, Args: []string{self}, Env: append(os.Environ(),
 		successorRole+"="+role, successorText+"=log: {access: off}\n"+next, successorGo+"="+filepath.Join(t.TempDir(), "go"))}
-	if o.Timeout == 0 {
-		o.Timeout = limit
-	}
 	u := &upgrading{running: &running{log: &logBuffer{}}, signals: make(chan os.Signal, 4), ended: make(chan error, 1)}
 	u.Engine, err = New(parse(t, text), Options{
 		Version: "v1", Logger: slog.New(slog.NewTextHandler(u.log, &slog.HandlerOptions{Level: slog.LevelDebug})), Upgrade: &o,
@@ -136,7 +133,7 @@ func (u *upgrading) gone(t *testing.T) {
 		if err != nil {
 			t.Errorf("run: %v", err)
 		}
-	case <-time.After(limit):
+	case <-time.After(3 * limit):
 		t.Fatal("the old process goes on")
 	}
 }
@@ -264,7 +261,6 @@ func expect(t *testing.T, c *http.Client, url string, want answer) {
 // before, the reason is told, and another upgrade may come.
 func TestUpgradeFails(t *testing.T) {
 	b := backend(t, "one")
-	text := upgradeText(t, "", b)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -281,7 +277,7 @@ func TestUpgradeFails(t *testing.T) {
 		{name: "not weir", role: "none", outcome: "exited", says: "exit status 2"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			u := startUpgrading(t, text, c.role, c.next, UpgradeOptions{Timeout: c.timeout})
+			u := startUpgrading(t, upgradeText(t, "", b), c.role, c.next, UpgradeOptions{Timeout: c.timeout})
 			keep := client(t)
 			expect(t, keep, u.front, answer{200, "one", false})
 			_, err := u.running.admin.Upgrade(t.Context(), "")
