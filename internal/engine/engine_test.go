@@ -51,10 +51,13 @@ type running struct {
 	admin *admin.Client
 }
 
-// parse reads a configuration, in which access logs are off.
+// parse reads a configuration, in which access logs are off unless it says so.
 func parse(t *testing.T, text string) *config.Plan {
 	t.Helper()
-	plan, err := config.Parse("test.yaml", []byte("log: {access: off}\n"+text), func(string) (string, bool) { return "", false })
+	if !strings.HasPrefix(text, "log:") && !strings.Contains(text, "\nlog:") {
+		text = "log: {access: off}\n" + text
+	}
+	plan, err := config.Parse("test.yaml", []byte(text), func(string) (string, bool) { return "", false })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -158,6 +158,7 @@ const retireSpread = 10 * time.Second
 // reap forgets a retired listener when its last connection has ended.
 func (f *front) reap(l *liveListener) {
 	l.ln.Wait()
+	l.srv.CloseAll() // there is none left, and none to come: it ends the drain
 	l.srv.Wait()
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -8,4 +8,6 @@ package engine
 const (
 	reloadTimes   = 500
 	reloadStreams = 50
+	// of TestManyListenersComeAndGo
+	reloadListeners = 500
 )

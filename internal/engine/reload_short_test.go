@@ -8,4 +8,6 @@ package engine
 const (
 	reloadTimes   = 50
 	reloadStreams = 10
+	// of TestManyListenersComeAndGo
+	reloadListeners = 50
 )
