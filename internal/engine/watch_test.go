@@ -99,7 +99,7 @@ func put(t *testing.T, path, text string) {
 
 func (e *Engine) serves(body string) bool {
 	l := e.gen.Load().Plan.Listener("web")
-	return l != nil && string(l.Routes[0].Respond.Body) == body
+	return l != nil && l.Routes[0].Respond.Body == body
 }
 
 // Whatever way a file comes to hold something else, it is seen.
