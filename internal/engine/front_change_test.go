@@ -4,6 +4,7 @@ package engine
 
 import (
 	"bufio"
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -316,7 +317,7 @@ func TestAdminMovesItself(t *testing.T) {
 	r := start(t, text("/1"))
 	for i := range 4 {
 		from, to := fmt.Sprintf("/%d", 1+i), fmt.Sprintf("/%d", 2+i)
-		c := &http.Client{Transport: &http.Transport{Dial: func(string, string) (net.Conn, error) { return net.Dial("unix", dir+from) }}, Timeout: limit}
+		c := &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", dir+from) }}, Timeout: limit}
 		body := fmt.Sprintf("{\"text\": %q}", text(to))
 		res, err := c.Post("http://localhost/api/v1/config", "application/json", strings.NewReader(body))
 		if err != nil {
