@@ -27,12 +27,12 @@ import (
 // followed by another process of it. What they print goes to a file, as a pipe
 // would end with the first of them.
 type live struct {
-	t             *testing.T
-	dir           string
-	config, log   string // files
-	admin, status string // unix:PATH, host:port
-	client        *http.Client
-	pid           int // of the process that serves
+	t           *testing.T
+	dir         string
+	config, log string // files
+	admin       string // unix:PATH
+	client      *http.Client
+	pid         int // of the process that serves
 
 	mu     sync.Mutex
 	exits  map[int]int // of those that have ended
