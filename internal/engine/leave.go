@@ -50,6 +50,9 @@ func (e *Engine) leave(s *handover.Successor, signals <-chan os.Signal, stop boo
 	}
 	e.front.stop()
 	e.ops.release()
+	if e.front.connections() == 0 {
+		e.front.drain(0) // nobody is left to spread
+	}
 	d.stopped = true
 	connections := 0
 	if !d.wait() {
@@ -175,7 +178,9 @@ func (d *departure) hurry(why string) {
 	}
 	e.log.Info("hurrying", "cause", why)
 	d.hurried = true
-	e.front.drain(0) // idle connections need no spread any more
+	if !d.stopped { // afterwards the spread is nearly over, and the end of it is waited for
+		e.front.drain(0) // idle connections need none any more
+	}
 	if by := time.Now().Add(e.gen.Load().Plan.Shutdown.Deadline); by.Before(d.deadline) {
 		d.deadline = by
 	}
@@ -184,9 +189,6 @@ func (d *departure) hurry(why string) {
 
 func (d *departure) report() {
 	n := d.e.front.connections()
-	if n == 0 && d.stopped {
-		d.e.front.drain(0) // nobody is left to spread
-	}
 	// Who does not listen does not miss it.
 	_ = d.s.Report(handover.Report{Connections: n})
 }
