@@ -89,10 +89,10 @@ scrape_configs: [{job_name: weir, static_configs: [{targets: [%q]}]}]
 		evaluated = 0
 		for _, g := range list.Data.Groups {
 			for _, r := range g.Rules {
-				switch {
-				case r.Health == "err":
+				switch r.Health {
+				case "err":
 					t.Fatalf("rule %s: %s", r.Name, r.LastError)
-				case r.Health == "unknown":
+				case "unknown":
 					return false
 				}
 				evaluated++

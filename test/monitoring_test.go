@@ -51,6 +51,7 @@ var promised = map[string]string{
 	"weir_queue_seconds":              "pool",
 	"weir_probe_seconds":              "outcome",
 	"weir_log_dropped_total":          "",
+	"weir_state_file_writes_total":    "outcome",
 	"weir_redispatches_total":         "cause pool",
 	"weir_build_info":                 "goversion version",
 	"weir_discovery_backends":         "pool",
