@@ -9,7 +9,7 @@ LINT_VERSION  := v2.14.0
 CADDY_VERSION := v2.11.4
 BIN := $(CURDIR)/bin
 
-.PHONY: help build image deps test vet lint unit bench-once e2e test-long bench bench-micro fuzz vuln generate clean
+.PHONY: help build image deps test vet lint unit bench-once e2e test-long bench faults bench-micro fuzz vuln generate clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -54,6 +54,10 @@ test-long: deps build ## the long cases
 
 bench: deps build $(BIN)/caddy ## weir beside nginx, HAProxy and Caddy; 9 rounds in alternation; saved under bench/results
 	WEIR=$(BIN)/weir CADDY=$(BIN)/caddy go run ./bench
+
+faults: deps build ## faults injected into weir, nginx and HAProxy: saved under bench/results, tables of docs/resilience.md
+	WEIR=$(BIN)/weir go run ./bench/faults -out bench/results/faults
+	go run ./bench/faults -page write
 
 $(BIN)/caddy:
 	GOBIN=$(BIN) go install github.com/caddyserver/caddy/v2/cmd/caddy@$(CADDY_VERSION)

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// role is set in the environment of child processes.
+const role = "WEIR_FAULTS_ROLE"
+
+// suite returns all scenarios, in the order of the page.
+func suite() []*scenario {
+	return []*scenario{broken()}
+}
+
+type options struct {
+	scenarios, only string
+	short, list     bool
+	parallel        int
+	out, page       string
+}
+
+func main() {
+	if os.Getenv(role) == "backend" {
+		if err := backendMain(os.Args[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, "backend:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	var o options
+	flag.StringVar(&o.scenarios, "scenario", "", "names of scenarios or of cases (scenario/case), separated by commas; all without it")
+	flag.StringVar(&o.only, "only", "", "balancers, separated by commas: weir, nginx, haproxy; all without it")
+	flag.BoolVar(&o.short, "short", false, "leave out what takes long")
+	flag.BoolVar(&o.list, "list", false, "list scenarios and cases")
+	flag.IntVar(&o.parallel, "parallel", 3, "balancers of one case that run at the same time")
+	flag.StringVar(&o.out, "out", "", "save results under this name with .txt and .json")
+	flag.StringVar(&o.page, "page", "", "check or write: hold docs/resilience.md to the saved results, or write its tables, and run nothing")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := o.run(ctx, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "faults:", err)
+		os.Exit(1)
+	}
+}
+
+var errBroken = errors.New("weir broke a promise")
+
+func (o *options) run(ctx context.Context, w io.Writer) error {
+	if o.page != "" {
+		return page(o.page == "write")
+	}
+	if o.list {
+		for _, sc := range suite() {
+			for _, c := range sc.cases {
+				fmt.Fprintf(w, "%-28s %s\n", sc.name+"/"+c.name, c.what)
+			}
+		}
+		return nil
+	}
+	rep := newReport(o.short)
+	for _, sc := range suite() {
+		for i := range sc.cases {
+			c := &sc.cases[i]
+			if !o.chosen(sc, c) {
+				continue
+			}
+			begin := time.Now()
+			some, err := o.beside(ctx, sc, c)
+			if err != nil {
+				return err
+			}
+			rep.Outcomes = append(rep.Outcomes, some...)
+			for _, x := range some {
+				x.print(w, time.Since(begin))
+			}
+		}
+	}
+	if len(rep.Outcomes) == 0 {
+		return fmt.Errorf("nothing is called %q for %q: -list shows what there is", o.scenarios, o.only)
+	}
+	rep.finish()
+	if o.out != "" {
+		if err := rep.save(o.out); err != nil {
+			return err
+		}
+	}
+	if slices.ContainsFunc(rep.Outcomes, func(x *outcome) bool { return x.Subject == "weir" && !x.holds() }) {
+		return errBroken
+	}
+	return nil
+}
+
+func (o *options) chosen(sc *scenario, c *scase) bool {
+	if o.short && c.long {
+		return false
+	}
+	names := strings.Split(o.scenarios, ",")
+	return o.scenarios == "" || slices.Contains(names, sc.name) || slices.Contains(names, sc.name+"/"+c.name)
+}
+
+// beside runs a case before all its subjects at the same time.
+func (o *options) beside(ctx context.Context, sc *scenario, c *scase) ([]*outcome, error) {
+	subjects := c.subjects
+	if subjects == nil {
+		subjects = []string{"weir", "nginx", "haproxy"}
+	}
+	if o.only != "" {
+		subjects = slices.DeleteFunc(slices.Clone(subjects), func(s string) bool { return !slices.Contains(strings.Split(o.only, ","), s) })
+	}
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, max(1, o.parallel))
+	results, errs := make([]*outcome, len(subjects)), make([]error, len(subjects))
+	for i, name := range subjects {
+		wg.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			results[i], errs[i] = c.execute(ctx, sc, name, o.short)
+		})
+	}
+	wg.Wait()
+	return results, errors.Join(errs...)
+}

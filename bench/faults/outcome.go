@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// outcome is what a case before one subject came to.
+type outcome struct {
+	Scenario string
+	Case     string
+	Subject  string
+	Label    string         `json:",omitempty"`
+	Requests int            // that the client sent
+	Errors   int            // without the whole right answer
+	Kinds    map[string]int `json:",omitempty"` // of errors
+	Sent     float64        // requests that backends got for each that the client sent
+	Twice    int            // POST that were executed more than once
+	P50      float64        // milliseconds, of good answers
+	P99      float64        // milliseconds, of good answers
+	Worst    float64        // milliseconds, of all
+	Figures  []figure       `json:",omitempty"` // the case's own
+	Checks   []check        `json:",omitempty"`
+}
+
+// figure is a value that a case adds. Seconds, milliseconds and counts are told
+// apart by Unit.
+type figure struct {
+	Name  string
+	Unit  string // "s", "ms", "", "x", "%"
+	Value float64
+}
+
+// check is one promise with what came of it.
+type check struct {
+	What  string
+	Limit string
+	Got   string
+	Holds bool
+}
+
+func (o *outcome) figure(name, unit string, v float64) {
+	o.Figures = append(o.Figures, figure{name, unit, v})
+}
+
+// atMost promises that v is no more than limit.
+func (o *outcome) atMost(what string, v, limit float64) {
+	o.Checks = append(o.Checks, check{what, fmt.Sprintf("at most %.4g", limit), fmt.Sprintf("%.4g", v), v <= limit})
+}
+
+// atLeast promises that v is no less than limit.
+func (o *outcome) atLeast(what string, v, limit float64) {
+	o.Checks = append(o.Checks, check{what, fmt.Sprintf("at least %.4g", limit), fmt.Sprintf("%.4g", v), v >= limit})
+}
+
+func (o *outcome) holds() bool {
+	return !slices.ContainsFunc(o.Checks, func(c check) bool { return !c.Holds })
+}
+
+// count ends the load, if it still runs, and fills the common figures.
+func (e *run) count() ([]sample, error) {
+	all := e.load.end()
+	o := e.outcome
+	o.Requests, o.Kinds = len(all), map[string]int{}
+	var good []time.Duration
+	var worst time.Duration
+	for _, s := range all {
+		worst = max(worst, s.took)
+		if s.bad == "" {
+			good = append(good, s.took)
+			continue
+		}
+		o.Errors++
+		o.Kinds[s.method+" "+s.bad]++
+	}
+	o.P50, o.P99, o.Worst = quantile(good, .5), quantile(good, .99), worst.Seconds()*1e3
+	entries, err := e.ledger()
+	if err != nil {
+		return nil, err
+	}
+	sent, posts := 0, map[string]int{}
+	for _, x := range entries {
+		if x.probe {
+			continue
+		}
+		sent++
+		if x.method == "POST" {
+			if posts[x.id]++; posts[x.id] == 2 {
+				o.Twice++
+			}
+		}
+	}
+	if len(all) > 0 {
+		o.Sent = float64(sent) / float64(len(all))
+	}
+	return all, nil
+}
+
+// quantile in milliseconds; 0 of nothing.
+func quantile(d []time.Duration, q float64) float64 {
+	if len(d) == 0 {
+		return 0
+	}
+	d = slices.Sorted(slices.Values(d))
+	return d[int(q*float64(len(d)-1))].Seconds() * 1e3
+}
+
+// within returns the samples whose requests were due between two instants.
+func (e *run) within(all []sample, from, to time.Time) []sample {
+	a, b := from.Sub(e.load.begin), to.Sub(e.load.begin)
+	var some []sample
+	for _, s := range all {
+		if s.due >= a && s.due < b {
+			some = append(some, s)
+		}
+	}
+	return some
+}
+
+func bad(all []sample) (n int) {
+	for _, s := range all {
+		if s.bad != "" {
+			n++
+		}
+	}
+	return n
+}
+
+func badOf(all []sample, method string) (n int) {
+	for _, s := range all {
+		if s.bad != "" && s.method == method {
+			n++
+		}
+	}
+	return n
+}
+
+func took(all []sample) (d []time.Duration) {
+	for _, s := range all {
+		if s.bad == "" {
+			d = append(d, s.took)
+		}
+	}
+	return d
+}
+
+// lastHarm returns how long after from the last request was due that went wrong
+// or took longer than slow; 0 when there is none.
+func (e *run) lastHarm(all []sample, from time.Time, slow time.Duration) time.Duration {
+	a := from.Sub(e.load.begin)
+	var last time.Duration
+	for _, s := range all {
+		if s.due >= a && (s.bad != "" || s.took > slow) {
+			last = max(last, s.due-a)
+		}
+	}
+	return last
+}
+
+// firstWork returns the first real request that a backend got after from.
+func (e *run) firstWork(b *backend, from time.Time) (time.Time, bool, error) {
+	entries, err := e.ledger(b)
+	if err != nil {
+		return time.Time{}, false, err
+	}
+	for _, x := range entries {
+		if !x.probe && x.at.After(from) {
+			return x.at, true, nil
+		}
+	}
+	return time.Time{}, false, nil
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// scenario is a family of faults with one promise.
+type scenario struct {
+	name    string
+	title   string // what happens, in a sentence
+	promise string // what weir promises, in a sentence
+	table   string // what the columns beyond the common ones mean; "" if none
+	cases   []scase
+}
+
+// scase is one timeline, run before each of its subjects.
+type scase struct {
+	name     string
+	what     string   // in a few words, for the table
+	subjects []string // those that can do it; nil: all three
+	label    string   // of the subject in the table, where one balancer comes in variants
+	backends int      // of the fleet; 0: 3
+	backups  int
+	settings string // of the backends
+	extra    map[string]map[string]string
+	long     bool // left out of -short
+	run      func(e *run) error
+}
+
+// run is one case before one subject.
+type run struct {
+	*scase
+	ctx      context.Context
+	short    bool
+	dir      string
+	subject  *subject
+	fleet    []*backend
+	backups  []*backend
+	watch    *watch
+	load     *load // the main one; further ones are the case's own
+	began    time.Time
+	marks    []mark
+	outcome  *outcome
+	finished bool
+}
+
+// mark is an instant of the timeline with its name.
+type mark struct {
+	name string
+	at   time.Time
+}
+
+// execute runs a case before one subject, and returns what became of it.
+func (c *scase) execute(ctx context.Context, sc *scenario, name string, short bool) (*outcome, error) {
+	dir, err := os.MkdirTemp("", "weir-faults-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return nil, err
+	}
+	e := &run{scase: c, ctx: ctx, short: short, dir: dir}
+	e.outcome = &outcome{Scenario: sc.name, Case: c.name, Subject: name, Label: c.label}
+	defer e.close()
+	n := c.backends
+	if n == 0 {
+		n = 3
+	}
+	for i := range n + c.backups {
+		b, err := newBackend(dir, fmt.Sprintf("b%d", i+1), c.settings)
+		if err != nil {
+			return nil, err
+		}
+		if i < n {
+			e.fleet = append(e.fleet, b)
+		} else {
+			e.backups = append(e.backups, b)
+		}
+	}
+	if e.subject, err = startSubject(name, dir, settings{Backends: e.fleet, Backups: e.backups, Extra: c.extra[name]}); err != nil {
+		return nil, err
+	}
+	e.watch = startWatch(e.subject)
+	e.sleep(2500 * time.Millisecond) // first probes
+	e.began = time.Now()
+	if err := c.run(e); err != nil {
+		return nil, fmt.Errorf("%s, %s, %s: %w", sc.name, c.name, name, err)
+	}
+	return e.outcome, ctx.Err()
+}
+
+func (e *run) close() {
+	if e.load != nil {
+		e.load.end()
+	}
+	if e.watch != nil {
+		e.watch.stop()
+	}
+	if e.subject != nil {
+		e.subject.stop()
+	}
+	for _, b := range append(e.fleet, e.backups...) {
+		b.kill()
+	}
+}
+
+// sleep waits; a cancelled run does not.
+func (e *run) sleep(d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-e.ctx.Done():
+	}
+}
+
+// send starts the main load.
+func (e *run) send(rate, posts float64) *load {
+	e.load = &load{addr: e.subject.addr, rate: rate, posts: posts, seed: 1}
+	e.load.start()
+	return e.load
+}
+
+// mark names this instant.
+func (e *run) mark(name string) {
+	e.marks = append(e.marks, mark{name, time.Now()})
+}
+
+func (e *run) when(name string) time.Time {
+	for _, m := range e.marks {
+		if m.name == name {
+			return m.at
+		}
+	}
+	return time.Time{}
+}
+
+// ledger reads what all backends, or those given, wrote down since the case began.
+func (e *run) ledger(of ...*backend) ([]entry, error) {
+	if of == nil {
+		of = append(append(of, e.fleet...), e.backups...)
+	}
+	var all []entry
+	for _, b := range of {
+		some, err := readLedger(filepath.Join(e.dir, b.name+".ledger"))
+		if err != nil && !os.IsNotExist(err) {
+			return nil, err
+		}
+		all = append(all, some...)
+	}
+	return all, nil
+}
