@@ -136,3 +136,53 @@ func TestGateLimitChange(t *testing.T) {
 	gate.SetLimit(0)
 	echo(t, dial(t, l), "no limit")
 }
+
+// TestRefusedDuringChange: a client that is refused while no other is open does
+// not wait for a change of the listener, which waits for it.
+func TestRefusedDuringChange(t *testing.T) {
+	gate := NewGate(1)
+	full := start(t, Options{Gate: gate}, echoing)
+	c := dial(t, full)
+	echo(t, c, "in")
+	port := freePort(t)
+	ways := [2]Options{
+		{Gate: gate, Bind: []string{":" + port}},
+		{Gate: gate, Bind: []string{"[::]:" + port}}, // the same socket
+	}
+	l := start(t, ways[0], echoing)
+	stop := make(chan struct{})
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer close(stop)
+	for range 4 {
+		all.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if nc, err := net.Dial("tcp", "127.0.0.1:"+port); err == nil {
+					_ = nc.Close()
+				}
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range 400 {
+			commit, _, err := l.Change(ways[(i+1)%2])
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			commit()
+		}
+	}()
+	select {
+	case <-done:
+	case <-time.After(patience):
+		t.Fatal("a change waits for a refused client, and that for the change")
+	}
+}

@@ -48,7 +48,9 @@ type Listener struct {
 	handler func(*netconn.Conn, Info)
 	watched bool
 	stopped bool
-	empty   *sync.Cond // on mu: open has become zero
+
+	leaving sync.Mutex // not mu: who is refused while a change holds that must not wait for it
+	empty   *sync.Cond // on leaving: open has become zero
 }
 
 // settings are what Change replaces, immutable. A connection keeps those that
@@ -74,7 +76,7 @@ func Listen(opt Options) (*Listener, error) {
 		tickets: newTickets(),
 		linger:  make(chan struct{}, maxLinger), crypto: netconn.NewTurns(opt.MaxHandshakes),
 	}
-	l.empty = sync.NewCond(&l.mu)
+	l.empty = sync.NewCond(&l.leaving)
 	l.set.Store(&settings{})
 	commit, _, err := l.Change(opt)
 	if err != nil {
@@ -226,11 +228,11 @@ func (l *Listener) over() {
 func (l *Listener) Wait() {
 	l.over()
 	l.watching.Wait()
-	l.mu.Lock()
+	l.leaving.Lock()
 	for l.open.Load() > 0 {
 		l.empty.Wait()
 	}
-	l.mu.Unlock()
+	l.leaving.Unlock()
 	l.handlers.Wait()
 }
 
@@ -347,9 +349,9 @@ func (l *Listener) leave(set *settings, client netip.Addr, counted bool) {
 // undo takes one off the count.
 func (l *Listener) undo() {
 	if l.open.Add(-1) == 0 {
-		l.mu.Lock()
+		l.leaving.Lock()
 		l.empty.Broadcast()
-		l.mu.Unlock()
+		l.leaving.Unlock()
 	}
 }
 
