@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"strconv"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/weirlb/weir/internal/admin"
 	"github.com/weirlb/weir/internal/config"
 	"github.com/weirlb/weir/internal/engine"
+	"github.com/weirlb/weir/internal/inputfile"
 	"github.com/weirlb/weir/internal/lint"
 )
 
@@ -166,7 +166,8 @@ func (f *findings) fail(text string) {
 // lint adds what the checklist finds.
 func (f *findings) lint(plan *config.Plan, outline *config.Outline, learned func(pool string) []lint.Idle) {
 	found := lint.Run(lint.Input{
-		Plan: plan, Outline: outline, Now: time.Now(), ReadFile: os.ReadFile,
+		Plan: plan, Outline: outline, Now: time.Now(),
+		ReadFile:  func(name string) ([]byte, error) { return inputfile.Read(name, inputfile.Most) },
 		Detection: func(p *config.Pool) time.Duration { return engine.DetectionOf(p).Within },
 		Learned:   learned,
 	})

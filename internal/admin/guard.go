@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"fmt"
+	"io"
 	"mime"
 	"net"
 	"net/http"
@@ -13,6 +14,8 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"syscall"
+	"time"
 )
 
 // maxBody bounds what a request may carry.
@@ -42,7 +45,7 @@ func newGuard(bind string, hosts []string, token string) *guard {
 
 // readToken reads a token file: its first line, without surrounding space.
 func readToken(path string) (string, error) {
-	text, err := os.ReadFile(path)
+	text, err := readFew(path)
 	if err != nil {
 		return "", fmt.Errorf("token file: %w", err)
 	}
@@ -51,7 +54,23 @@ func readToken(path string) (string, error) {
 	if len(line) < minToken {
 		return "", fmt.Errorf("token file: %s: the token has %d characters, at least %d are needed", path, len(line), minToken)
 	}
+	if strings.ContainsFunc(line, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		return "", fmt.Errorf("token file: %s: the token has control characters, which no header can carry", path)
+	}
 	return line, nil
+}
+
+// readFew reads a small file. A pipe without a writer is empty, one whose writer
+// is silent is an error, and a device that never ends is cut: a balancer reads its
+// token again at each reload, and must come back from that.
+func readFew(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()                   // only read from
+	_ = f.SetReadDeadline(time.Now().Add(bodyTimeout)) // regular files have none, and need none
+	return io.ReadAll(io.LimitReader(f, maxBody))
 }
 
 // CheckTokenFile says why a file cannot serve as token_file; nil if it can.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -138,6 +139,10 @@ func TestListenRefuses(t *testing.T) {
 	if err := os.WriteFile(plainFile, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	pipe := plainFile + ".pipe"
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Skip(err)
+	}
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -153,6 +158,8 @@ func TestListenRefuses(t *testing.T) {
 		"short token":        {Options{Bind: "127.0.0.1:0", TokenFile: tokenFile(t, "short")}, "at least 16"},
 		"empty token":        {Options{Bind: "127.0.0.1:0", TokenFile: tokenFile(t, "\n"+testToken)}, "at least 16"},
 		"no token file":      {Options{Bind: "127.0.0.1:0", TokenFile: plainFile + "x"}, "no such file"},
+		"silent pipe":        {Options{Bind: "127.0.0.1:0", TokenFile: pipe}, "at least 16"},
+		"endless device":     {Options{Bind: "127.0.0.1:0", TokenFile: "/dev/zero"}, "control characters"},
 		"taken":              {Options{Bind: taken.Addr().String()}, "in use"},
 		"not a socket":       {Options{Bind: "unix:" + plainFile}, "is no socket"},
 		"no directory":       {Options{Bind: "unix:" + plainFile + "x/s"}, "no such file"},

@@ -4,12 +4,13 @@ package config
 
 import (
 	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/weirlb/weir/internal/inputfile"
 )
 
 // Bounds on a configuration of several files.
@@ -42,9 +43,13 @@ func loadTree(path string, env func(string) (string, bool)) (*loader, error) {
 		}
 	}
 	for _, name := range begin {
-		text, err := readText(name)
+		read := readText // what is named alone may be a pipe, as in -c <(command)
+		if name != path {
+			read = readFile
+		}
+		text, err := read(name)
 		if err != nil {
-			return nil, err
+			return nil, unread(name, err)
 		}
 		l.file(name, text, nil)
 	}
@@ -396,17 +401,24 @@ func readFile(name string) ([]byte, error) {
 
 // readText reads a file, as far as a configuration may be long.
 func readText(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, &readError{path, err}
-	}
-	defer func() { _ = f.Close() }() // only read from
 	// One byte more than is accepted: a device given by mistake must not fill memory.
-	text, err := io.ReadAll(io.LimitReader(f, maxText+1))
+	text, err := inputfile.Head(path, maxText+1)
 	if err != nil {
 		return nil, &readError{path, err}
 	}
 	return text, nil
+}
+
+// unread is a readError that tells of the file.
+func unread(name string, err error) error {
+	switch {
+	case errors.Is(err, errSpecial):
+		return &readError{name, &fs.PathError{Op: "read", Path: name, Err: err}}
+	case errors.As(err, new(*readError)):
+		return err
+	default:
+		return &readError{name, err}
+	}
 }
 
 // readError says that a configuration is not there to be read.

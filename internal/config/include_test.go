@@ -163,6 +163,22 @@ func TestIncludeOfPipe(t *testing.T) {
 	}
 }
 
+// Nor what lies in a folder, or is named alone, so that whoever waits for the
+// reload can be told.
+func TestFolderOfPipe(t *testing.T) {
+	dir := t.TempDir()
+	pipe := filepath.Join(dir, "pipe.yaml")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Skip(err)
+	}
+	if _, err := Load(dir); err == nil || !strings.Contains(err.Error(), pipe+": a device, a pipe or a socket") {
+		t.Errorf("%v", err)
+	}
+	if _, err := Load(pipe); err == nil || !strings.Contains(err.Error(), "the configuration is empty") {
+		t.Errorf("%v", err)
+	}
+}
+
 // FuzzLoad reads two files, of which the first may include the second: no panic,
 // and every fault has a place in one of them.
 func FuzzLoad(f *testing.F) {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/weirlb/weir/internal/admin"
 	"github.com/weirlb/weir/internal/config"
+	"github.com/weirlb/weir/internal/inputfile"
 	"github.com/weirlb/weir/internal/listen"
 )
 
@@ -79,7 +79,7 @@ func adminWish(a *config.Admin) (opsWish, error) {
 	if a.Bind == "" || a.TokenFile == "" {
 		return w, nil
 	}
-	text, err := os.ReadFile(a.TokenFile)
+	text, err := inputfile.Read(a.TokenFile, inputfile.Most)
 	if err != nil {
 		return w, fmt.Errorf("admin: token file: %w", err)
 	}

@@ -8,13 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"slices"
 	"time"
 
 	"github.com/weirlb/weir/balance"
 	"github.com/weirlb/weir/health"
 	"github.com/weirlb/weir/internal/config"
+	"github.com/weirlb/weir/internal/inputfile"
 	"github.com/weirlb/weir/internal/probe"
 	"github.com/weirlb/weir/pool"
 )
@@ -175,7 +175,7 @@ func upstreamTLS(p *config.Pool) (*tls.Config, error) {
 		ServerName:         p.TLS.ServerName,
 	}
 	if p.TLS.CA != "" {
-		pem, err := os.ReadFile(p.TLS.CA)
+		pem, err := inputfile.Read(p.TLS.CA, inputfile.Most)
 		if err != nil {
 			return nil, fmt.Errorf("pool %s: tls.ca: %w", p.Name, err)
 		}
@@ -188,7 +188,7 @@ func upstreamTLS(p *config.Pool) (*tls.Config, error) {
 		return nil, fmt.Errorf("pool %s: tls: %w", p.Name, errors.New("cert and key go together"))
 	}
 	if p.TLS.Cert != "" {
-		pair, err := tls.LoadX509KeyPair(p.TLS.Cert, p.TLS.Key)
+		pair, err := inputfile.KeyPair(p.TLS.Cert, p.TLS.Key)
 		if err != nil {
 			return nil, fmt.Errorf("pool %s: tls: %w", p.Name, err)
 		}

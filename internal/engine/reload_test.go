@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -480,5 +481,33 @@ func TestConfigThroughTheAPI(t *testing.T) {
 	}
 	if _, err := r.admin.Reload(t.Context(), false); err == nil || !strings.Contains(err.Error(), "without a configuration file") {
 		t.Errorf("reload of a configuration from flags: %v", err)
+	}
+}
+
+// TestReloadOfPipes: a secret or a certificate that became a pipe costs that
+// reload, and the process still takes orders.
+func TestReloadOfPipes(t *testing.T) {
+	pipe := t.TempDir() + "/pipe"
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Skip(err)
+	}
+	a := backend(t, "a")
+	r := start(t, simple("", a))
+	for name, change := range map[string]func(*config.Plan){
+		"token":       func(p *config.Plan) { p.Admin.TokenFile = pipe },
+		"endless":     func(p *config.Plan) { p.Admin.TokenFile = "/dev/zero" },
+		"authorities": func(p *config.Plan) { p.Pools[0].TLS.CA = pipe },
+		"key":         func(p *config.Plan) { p.Pools[0].TLS.Cert, p.Pools[0].TLS.Key = pipe, pipe },
+		"certificate": func(p *config.Plan) {
+			p.Listeners[0].TLS = &config.ListenerTLS{Certificates: []config.KeyPair{{Cert: pipe, Key: "/dev/zero"}}}
+		},
+	} {
+		plan := parse(t, simple("", a))
+		change(plan)
+		for _, dry := range []bool{true, false} {
+			if _, err := r.Reload(plan, ReloadOptions{DryRun: dry}); err == nil {
+				t.Errorf("%s, dry run %v: accepted", name, dry)
+			}
+		}
 	}
 }

@@ -3,11 +3,11 @@
 package engine
 
 import (
-	"crypto/tls"
 	"fmt"
 
 	"github.com/weirlb/weir/internal/admin"
 	"github.com/weirlb/weir/internal/config"
+	"github.com/weirlb/weir/internal/inputfile"
 	"github.com/weirlb/weir/internal/listen"
 	"github.com/weirlb/weir/internal/observe"
 	"github.com/weirlb/weir/internal/route"
@@ -80,7 +80,7 @@ func certificateFaults(l *config.Listener) (faults []error) {
 		return nil
 	}
 	for _, c := range l.TLS.Certificates {
-		if _, err := tls.LoadX509KeyPair(c.Cert, c.Key); err != nil {
+		if _, err := inputfile.KeyPair(c.Cert, c.Key); err != nil {
 			faults = append(faults, fmt.Errorf("%slistener %s: certificate %s with key %s: %w", c.Pos, l.Name, c.Cert, c.Key, err))
 		}
 	}

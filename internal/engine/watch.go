@@ -184,9 +184,12 @@ func contentOf(files []string) (sum [32]byte) {
 	h := sha256.New()
 	for _, name := range files {
 		_, _ = fmt.Fprintf(h, "%d %s ", len(name), name)
-		f, err := os.Open(name)
+		f, err := openQuick(name)
 		if err == nil {
-			_, err = io.Copy(h, io.LimitReader(f, contentMost))
+			var info os.FileInfo
+			if info, err = f.Stat(); err == nil && info.Mode().IsRegular() { // a pipe would be waited for
+				_, err = io.Copy(h, io.LimitReader(f, contentMost))
+			}
 			_ = f.Close() // only read from
 		}
 		_, _ = fmt.Fprintf(h, " %v\n", err)

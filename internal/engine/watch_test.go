@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -52,6 +53,18 @@ func TestWatcher(t *testing.T) {
 	w.look(at, "e")
 	if !w.look(at.Add(time.Second), "e") || !w.look(at.Add(2*time.Second), "e") {
 		t.Error("a change that was not acted upon is forgotten")
+	}
+}
+
+// What takes the place of a file and can only be waited for is looked at from
+// outside.
+func TestContentOfPipe(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Skip(err)
+	}
+	if contentOf([]string{path}) == contentOf([]string{path + ".gone"}) {
+		t.Error("a pipe is there as if it was not")
 	}
 }
 

@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/weirlb/weir/internal/inputfile"
 )
 
 // CertFile names a certificate chain and its key, both PEM.
@@ -101,7 +103,7 @@ func loadCerts(files []CertFile) (*certSet, error) {
 	set := &certSet{byName: make(map[string][]*tls.Certificate)}
 	var errs []error
 	for _, f := range files {
-		c, err := tls.LoadX509KeyPair(f.Cert, f.Key)
+		c, err := inputfile.KeyPair(f.Cert, f.Key)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("tls: certificate %s with key %s: %w", f.Cert, f.Key, err))
 			continue

@@ -6,7 +6,8 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
-	"os"
+
+	"github.com/weirlb/weir/internal/inputfile"
 )
 
 // TLSOptions describe TLS to the backends of a pool. The zero value verifies
@@ -29,7 +30,7 @@ func (o TLSOptions) Config() (*tls.Config, error) {
 		c.MinVersion = tls.VersionTLS12
 	}
 	if o.CAFile != "" {
-		pem, err := os.ReadFile(o.CAFile)
+		pem, err := inputfile.Read(o.CAFile, inputfile.Most)
 		if err != nil {
 			return nil, fmt.Errorf("tls: authorities: %w", err)
 		}
@@ -42,7 +43,7 @@ func (o TLSOptions) Config() (*tls.Config, error) {
 		return nil, fmt.Errorf("tls: client certificate: both the certificate and the key are needed, got %q and %q", o.CertFile, o.KeyFile)
 	}
 	if o.CertFile != "" {
-		cert, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
+		cert, err := inputfile.KeyPair(o.CertFile, o.KeyFile)
 		if err != nil {
 			return nil, fmt.Errorf("tls: client certificate %s with key %s: %w", o.CertFile, o.KeyFile, err)
 		}
