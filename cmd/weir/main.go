@@ -120,9 +120,34 @@ func stopSignals() <-chan os.Signal {
 }
 
 // serverSignals is stopSignals with those that engine.Run understands beside.
+// Of these each kind waits by itself, at most once, since what comes again
+// before it is done is done with it: a storm of reloads leaves no signal to stop
+// without a place, and lets it wait for no more than the one under way.
 func serverSignals() <-chan os.Signal {
-	signal.Ignore(syscall.SIGPIPE)
-	c := make(chan os.Signal, 16)
-	signal.Notify(c, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2)
-	return c
+	stop := stopSignals()
+	one := func(s os.Signal) <-chan os.Signal {
+		c := make(chan os.Signal, 1)
+		signal.Notify(c, s)
+		return c
+	}
+	reload, reopen, upgrade := one(syscall.SIGHUP), one(syscall.SIGUSR1), one(syscall.SIGUSR2)
+	out := make(chan os.Signal)
+	go func() {
+		for s := os.Signal(nil); ; {
+			select {
+			case s = <-stop:
+				out <- s
+				continue
+			case s = <-reload:
+			case s = <-reopen:
+			case s = <-upgrade:
+			}
+			select {
+			case out <- s:
+			case s = <-stop: // whatever else was wanted ends with the process
+				out <- s
+			}
+		}
+	}()
+	return out
 }
