@@ -60,6 +60,7 @@ type Failure struct {
 	Stale      bool             // a reused connection died before a response byte
 	Replayable bool             // method and body allow to send it again after bytes were sent
 	Backend    *balance.Backend // which one failed; may be nil
+	NoRetry    bool             // the answer says that whoever gave it has retried, or declined to (S6)
 }
 
 // DecisionWhy says why there is no further attempt.
@@ -74,9 +75,10 @@ const (
 	Within                    // the time for retries is over
 	NotListed                 // the route does not retry this
 	NoneBetter                // an answer is in hand, and no other backend can be asked; for a 503 with Retry-After, none has headroom
+	RetriedBelow              // the answer says that a weir behind this one has retried, or declined to
 )
 
-var whyNames = [...]string{"none", "attempts", "budget", "not_replayable", "within", "not_listed", "none_better"}
+var whyNames = [...]string{"none", "attempts", "budget", "not_replayable", "within", "not_listed", "none_better", "retried_below"}
 
 // String returns the word used in logs and metrics.
 func (w DecisionWhy) String() string {
@@ -93,6 +95,12 @@ type Decision struct {
 	SameBackendFresh bool          // on the same backend, on a fresh connection
 	After            time.Duration // wait so long before the attempt
 	Why              DecisionWhy
+	// Declined says that the rules allow a retry and that it is held back all the
+	// same, for the sake of the load or of the request: then whoever is in front
+	// of this weir had better not retry either (S6). It is false where this layer
+	// has no opinion: it does not retry such failures at all, nothing was sent, or
+	// there is one backend only, so that a choice is left to the layer above alone.
+	Declined bool
 }
 
 // Next records in t that an attempt failed and decides whether there is
@@ -126,10 +134,10 @@ func (p *Pool) Next(now balance.Instant, rr *RetryRules, t *Try, f Failure, rnd 
 	t.N++
 	redispatch := !f.Sent && f.Kind != Success
 	if why := rr.forbid(f, redispatch); why != WhyNone {
-		return Decision{Why: why}
+		return rr.decline(f, why)
 	}
 	if t.N >= rr.Attempts {
-		return Decision{Why: Attempts}
+		return rr.decline(f, Attempts)
 	}
 	if redispatch {
 		return Decision{Again: true, Redispatch: true}
@@ -138,19 +146,26 @@ func (p *Pool) Next(now balance.Instant, rr *RetryRules, t *Try, f Failure, rnd 
 		// An answer is in hand, and better than the same backend's next one.
 		later := f.Status == 503 && f.RetryAfter
 		if later && t.RetryAfterUsed || !p.beside(now, f.Backend, later) {
-			return Decision{Why: NoneBetter}
+			d := rr.decline(f, NoneBetter)
+			d.Declined = d.Declined && len(p.view.Load().members) > 1
+			return d
 		}
 	}
 	after := p.backoff(t.Retries, rnd)
 	if rr.Within > 0 && now.Add(after).Sub(t.FirstFailed) > rr.Within {
-		return Decision{Why: Within}
+		return rr.decline(f, Within)
 	}
 	if !p.budget.Load().spend(now, false) {
-		return Decision{Why: BudgetEmpty}
+		return rr.decline(f, BudgetEmpty)
 	}
 	t.Retries++
 	t.RetryAfterUsed = t.RetryAfterUsed || f.RetryAfter
 	return Decision{Again: true, After: after}
+}
+
+// decline is the decision that there is no further attempt after f.
+func (rr *RetryRules) decline(f Failure, why DecisionWhy) Decision {
+	return Decision{Why: why, Declined: f.Sent && rr.Attempts > 1 && why != NotListed}
 }
 
 // forbid returns why the route does not try again after f.
@@ -172,6 +187,8 @@ func (rr *RetryRules) forbid(f Failure, redispatch bool) DecisionWhy {
 	switch {
 	case !listed:
 		return NotListed
+	case f.NoRetry:
+		return RetriedBelow
 	case !f.Replayable:
 		return NotReplayable
 	default:

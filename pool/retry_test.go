@@ -260,3 +260,49 @@ func TestStatusSet(t *testing.T) {
 		}
 	}
 }
+
+// TestDeclined: a retry that is held back is held back above, too; where this
+// layer has no opinion the one above may try.
+func TestDeclined(t *testing.T) {
+	answer := Failure{Status: 503, Sent: true, Replayable: true}
+	marked, posted, later := answer, answer, answer
+	marked.NoRetry, posted.Replayable, later.RetryAfter = true, false, true
+	for _, tt := range []struct {
+		name     string
+		backends int
+		attempts int
+		budget   float64
+		within   time.Duration
+		fails    []Failure
+		why      DecisionWhy
+		declined bool
+	}{
+		{"attempts", 2, 2, 100, 0, []Failure{answer, answer}, Attempts, true},
+		{"after redispatches", 2, 2, 100, 0, []Failure{{Kind: ConnectRefused}, answer}, Attempts, true},
+		{"budget", 2, 2, 0, 0, []Failure{answer}, BudgetEmpty, true},
+		{"time", 2, 3, 100, time.Nanosecond, []Failure{answer, answer}, Within, true},
+		{"may not run twice", 2, 2, 100, 0, []Failure{posted}, NotReplayable, true},
+		{"told from below", 2, 2, 100, 0, []Failure{marked}, RetriedBelow, true},
+		{"told about what is not retried here", 2, 2, 100, 0, []Failure{{Status: 500, Sent: true, Replayable: true, NoRetry: true}}, NotListed, false},
+		{"no headroom", 2, 9, 100, 0, []Failure{later, later}, NoneBetter, true},
+		{"a pool of one", 1, 2, 100, 0, []Failure{answer}, NoneBetter, false},
+		{"not retried here", 2, 2, 100, 0, []Failure{{Status: 500, Sent: true, Replayable: true}}, NotListed, false},
+		{"retries are off", 2, 1, 100, 0, []Failure{answer}, Attempts, false},
+		{"nobody was reached", 2, 2, 100, 0, []Failure{{Kind: ConnectRefused}, {Kind: ConnectRefused}}, Attempts, false},
+		{"the client left", 2, 2, 100, 0, []Failure{{Kind: Canceled, Sent: true}}, NotListed, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := benchPool(tt.backends, func(c *Config) { c.Retry = Budget{MinPerSecond: tt.budget} })
+			rr := NewRetryRules(tt.attempts, true, []int{503}, tt.within)
+			var try Try
+			var d Decision
+			for i, f := range tt.fails {
+				f.Backend = p.core.order[0].b
+				d = p.Next(balance.Instant(i)*balance.Instant(time.Millisecond), &rr, &try, f, 0)
+			}
+			if d.Again || d.Why != tt.why || d.Declined != tt.declined {
+				t.Errorf("%+v (%s), want %s, declined %v", d, d.Why, tt.why, tt.declined)
+			}
+		})
+	}
+}

@@ -34,6 +34,9 @@ type Pool struct {
 	Overprovisioning float64
 	// DrainDeadline cuts what a draining backend still has in flight; 0: never.
 	DrainDeadline time.Duration
+	// Weir says that the backends are weirs, which are told the number of each
+	// attempt (S6).
+	Weir bool
 }
 
 // Backend is one server.

@@ -65,7 +65,8 @@ var poolFields = []field[Pool]{
 		key("deadline", "30s", duration(tick, 7*day), func(p *Pool) *time.Duration { return &p.DrainDeadline },
 			"when what a draining backend still has in flight is cut").off("none", 0),
 	}),
-	later[Pool]("weir", "false", boolean(), "the backends are weirs: attempts are counted along the way"),
+	key("weir", "false", boolean(), func(p *Pool) *bool { return &p.Weir },
+		"the backends are weirs: each attempt tells them its number, so that they say which answers were retried already"),
 	later[Pool]("on_broken", "keep", choice([]string{"keep", "close"}), "tunnels of a backend that broke"),
 }
 

@@ -115,6 +115,7 @@ func (e *Engine) buildRoute(g *Generation, l *config.Listener, r *config.Route) 
 		p.usedBy(out)
 		out.Key = keyFunc(cfg)
 		out.LoadReports = wantsLoad(&cfg.Overload)
+		out.Weir = cfg.Weir
 		out.PoolSeries = p.series
 		out.Retry = retryRules(&r.Retry)
 		out.RetryBody = r.Retry.Body

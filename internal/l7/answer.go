@@ -38,6 +38,7 @@ func (e *exchange) answerFailure(f *Failure) {
 	if status == 405 {
 		h.Fields.Add(message.Other, "Allow", allowed)
 	}
+	e.answerMark(&h.Fields)
 	if err := e.writeAnswer(t); err != nil {
 		e.d.Abort()
 	}

@@ -121,6 +121,9 @@ func (e *exchange) attempt() Failure {
 	e.rec.Attempts++
 	e.rec.FirstByte, e.rec.Connect, e.retryAfter, e.headSent = 0, 0, false, false
 	e.signals, e.res.Status = signals{}, 0
+	if e.rt.Weir {
+		e.attemptMark()
+	}
 	if f := e.connect(); f.failed() {
 		return f
 	}
@@ -245,6 +248,7 @@ func (e *exchange) next(f *Failure) pool.Decision {
 		pf.Status = e.res.Status
 	}
 	d := e.rt.Pool.Next(e.now, &e.rt.Retry, &e.try, pf, rand.Uint64())
+	e.final = e.final || d.Declined
 	if d.Again || e.rt.PoolSeries == nil || !f.Sent || e.rt.Retry.Attempts < 2 {
 		return d
 	}
@@ -285,6 +289,7 @@ func (e *exchange) countAttempt() {
 	e.rec.Tried = append(e.rec.Tried, g.after)
 	if !g.redispatch {
 		e.rec.Retries++
+		e.final = true
 		e.pending = retryCount{on: true, cause: g.after.Reason, status: g.after.Status}
 		return
 	}

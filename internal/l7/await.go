@@ -135,13 +135,15 @@ func (e *exchange) judge() Failure {
 		return Failure{}
 	}
 	f := Failure{Fault: FaultBackend, Phase: PhaseAwait, Kind: pool.Success, Sent: true, Replayable: e.replayable(), Code: r.Status, Detail: "the answer was to be retried"}
+	f.noRetry = noRetry(&r.Fields)
 	d := e.next(&f)
 	if !d.Again || e.headBy != 0 && e.now.Add(d.After) >= e.headBy {
 		return Failure{} // the answer passes
 	}
 	next := e.reserve()
 	if next == nil {
-		return Failure{} // so does it when there is nobody to ask instead
+		e.final = true // somebody to ask there is, yet not now
+		return Failure{}
 	}
 	f.Reason = message.BadResponse
 	if r.Status == 503 {

@@ -100,6 +100,10 @@ type exchange struct {
 	answered   bool // the head of a final answer left, or was tried to
 	interim    bool // a 1xx other than 100 left
 	retryAfter bool // the backend's answer is 503 with Retry-After
+	final      bool // a weir in front had better not retry (S6)
+	above      bool // the client sent X-Weir-Attempt
+	before     int  // attempts of the weirs in front before the one that this is
+	markLine   int  // where the last X-Weir-Attempt is; 0: nowhere
 	signals    signals
 
 	leases   [2]pool.Lease
@@ -173,6 +177,7 @@ func (e *exchange) reset() {
 	e.head = false
 	e.now, e.client, e.clientKey, e.requestID = 0, netip.Addr{}, 0, nil
 	e.keyed, e.limited, e.answered, e.interim, e.retryAfter = false, false, false, false, false
+	e.final, e.above, e.before, e.markLine = false, false, 0, 0
 	e.signals = signals{}
 	e.breq, e.try = balance.Request{}, pool.Try{}
 	e.backend, e.target, e.up = nil, nil, nil

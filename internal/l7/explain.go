@@ -61,6 +61,10 @@ func (h *Handler) Explain(r *message.Request, ci *ClientInfo) Explained {
 	}
 	e.shape()
 	out.Client, out.Ask, out.Replayable = e.client, e.breq, e.repeatable()
+	if out.Route.Weir {
+		e.rec.Attempts = 1
+		e.attemptMark()
+	}
 	out.Head = http1.AppendRequest(nil, r)
 	return out
 }

@@ -53,6 +53,7 @@ type Failure struct {
 	Code       int              // status where it is not the reason's own; 0 otherwise
 	Detail     string           // a few words for the log
 	Err        error            // the cause, where there is one
+	noRetry    bool             // a weir behind this one said so
 }
 
 // failed reports that there is a failure.
@@ -72,7 +73,7 @@ func (f *Failure) retry() pool.Failure {
 	if f.Reason == message.DrainCut {
 		kind = pool.Reset // for the request it is one, whoever's doing it was
 	}
-	return pool.Failure{Kind: kind, Sent: f.Sent, Stale: f.Stale, Replayable: f.Replayable}
+	return pool.Failure{Kind: kind, Sent: f.Sent, Stale: f.Stale, Replayable: f.Replayable, NoRetry: f.noRetry}
 }
 
 // retriable reports that another attempt may be asked for at all: what the

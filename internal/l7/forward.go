@@ -113,7 +113,6 @@ func (e *exchange) prepareFields() {
 // classify makes the one pass over the fields.
 func (e *exchange) classify(f *message.Fields) found {
 	seen := found{id: -1, traceparent: -1}
-	weir := e.ci.scratch.weir
 	ids, parents := 0, 0
 	for i := range f.Len() {
 		id := f.ID(i)
@@ -150,9 +149,7 @@ func (e *exchange) classify(f *message.Fields) found {
 		case message.IdempotencyKey:
 			seen.idempotent = true
 		case message.WeirAny:
-			if !weir {
-				f.Remove(i)
-			}
+			e.readMark(f, i)
 		}
 	}
 	if ids > 1 && seen.id >= 0 {

@@ -178,7 +178,7 @@ func TestForwardedForms(t *testing.T) {
 	}))
 	c := r.dial()
 	for i, host := range []string{"h:8443", "h:8443", "other"} {
-		c.Sendf("GET / HTTP/1.1\r\nHost: %s\r\nX-Weir-Attempt: 1\r\n\r\n", host)
+		c.Sendf("GET / HTTP/1.1\r\nHost: %s\r\nX-Weir-Else: 1\r\n\r\n", host)
 		_ = c.Final("GET")
 		m := b.Seen()[i]
 		quoted := host
@@ -191,7 +191,7 @@ func TestForwardedForms(t *testing.T) {
 		if got := m.Values("X-Forwarded-Host"); len(got) != 1 || got[0] != host {
 			t.Errorf("X-Forwarded-Host %q", got)
 		}
-		if m.Get("X-Forwarded-Proto") != "https" || m.Get("X-Real-IP") != "2001:db8::5" || m.Get("X-Weir-Attempt") != "1" {
+		if m.Get("X-Forwarded-Proto") != "https" || m.Get("X-Real-IP") != "2001:db8::5" || m.Get("X-Weir-Else") != "1" {
 			t.Errorf("backend saw %q", m.Head())
 		}
 	}

@@ -61,8 +61,9 @@ func neverNamed(id message.FieldID) bool {
 }
 
 // hopResponse removes from an answer what concerns one hop, and what weirs say
-// to weirs. It reports whether a Date is there.
-func hopResponse(r *message.Response) (dated bool) {
+// to weirs. It reports whether a Date is there, and whether a weir behind this
+// one has said that the answer is not to be retried.
+func hopResponse(r *message.Response) (dated, final bool) {
 	f := &r.Fields
 	if r.ConnectionNamed {
 		removeNamed(f)
@@ -70,8 +71,10 @@ func hopResponse(r *message.Response) (dated bool) {
 	for i := range f.Len() {
 		switch f.ID(i) {
 		case message.Other:
-		case message.Connection, message.KeepAlive, message.ProxyConnection, message.TE,
-			message.WeirAny, message.XRequestID:
+		case message.Connection, message.KeepAlive, message.ProxyConnection, message.TE, message.XRequestID:
+			f.Remove(i)
+		case message.WeirAny:
+			final = final || saysNo(f, i)
 			f.Remove(i)
 		case message.Upgrade:
 			// With 101 the codec writes the field. With 426 it is the answer's point
@@ -84,7 +87,7 @@ func hopResponse(r *message.Response) (dated bool) {
 			dated = dated || !f.Removed(i)
 		}
 	}
-	return dated
+	return dated, final
 }
 
 // onlyTrailers reports that a TE value is or contains "trailers".

@@ -65,7 +65,7 @@ func TestPath(t *testing.T) {
 			"GET / HTTP/1.1\r\nHost: h\r\nAuthorization: a\r\nProxy-Authorization: p\r\nTrailer: X-T\r\n" + forwardedTail + "\r\n",
 			"HTTP/1.1 200 OK\r\nDate: D\r\nConnection: X-Hop\r\nX-Hop: 1\r\nKeep-Alive: timeout=9\r\nX-Weir-Retry: no\r\n" +
 				"X-Request-Id: theirs\r\nContent-Length: 0\r\n\r\n",
-			"HTTP/1.1 200 OK\r\nDate: D\r\nContent-Length: 0\r\nX-Request-Id: ID\r\nConnection: close\r\n\r\n",
+			"HTTP/1.1 200 OK\r\nDate: D\r\nContent-Length: 0\r\nX-Request-Id: ID\r\nX-Weir-Retry: no\r\nConnection: close\r\n\r\n",
 		},
 		{
 			"forged identity",

@@ -82,11 +82,14 @@ func (e *exchange) relay() Failure {
 func (e *exchange) prepareAnswer() {
 	r := &e.res
 	f := &r.Fields
-	if !hopResponse(r) {
+	dated, final := hopResponse(r)
+	e.final = e.final || final
+	if !dated {
 		// RFC 9110 section 6.6.1: whoever forwards a message without Date adds it.
 		f.AddFunc(message.Date, "Date", appendDate)
 	}
 	f.AddBytes(message.XRequestID, "X-Request-Id", e.requestID)
+	e.answerMark(f)
 	e.rt.ResponseHeaders.apply(f)
 	r.Close = false // the backend's connection is not the client's
 	if e.h.DebugHeaders {

@@ -350,16 +350,13 @@ func (x *exchange) decide(r reply) {
 		x.finish(r)
 		return
 	}
-	if r.noRetry && b.cfg.Marks {
-		x.finish(r)
-		return
-	}
 	d := b.pool.Next(b.w.now, &b.cfg.Retry, &x.try, pool.Failure{
 		Kind: r.kind, Status: r.status, RetryAfter: r.retryAfter, Sent: sent, Replayable: !x.in.unsafe, Backend: back,
+		NoRetry: r.noRetry && b.cfg.Marks,
 	}, mix(x.in.rnd^b.salt^0xb0ff^uint64(x.attempts)))
 	b.Touch()
 	if !d.Again {
-		x.retried = x.retried || sent
+		x.retried = x.retried || d.Declined
 		x.finish(r)
 		return
 	}
