@@ -16,7 +16,7 @@ type Request struct {
 	Now      Instant   // the time of the pick
 	Prefer   BackendID // sticky backend, zero for none; honoured when it may take work
 	Tried    Tried     // backends that this request has already tried
-	Priority uint8     // 0 is the most important; reserved for shedding
+	Priority Priority  // decides who is refused first when not all can be served
 	Cost     uint32    // work units of this request; zero counts as one
 }
 

@@ -82,6 +82,9 @@ type Limits struct {
 	PoolRequests    int64         // in flight in the pool
 	Queue           int           // requests that wait for a slot
 	QueueTimeout    time.Duration // how long one waits
+	// Adaptive is a limit of the pool that finds itself; what exceeds it is refused
+	// as Shed and does not wait.
+	Adaptive Adaptive
 }
 
 // Budget bounds retries, so that they never become the load.

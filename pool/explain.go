@@ -165,6 +165,9 @@ func (p *Pool) would(v *view, r *balance.Request) (*balance.Backend, Refusal) {
 		if p.queue.length.Load() != 0 {
 			return nil, Full
 		}
+		if a := p.set.Load().adaptive; a != nil && !a.would(r.Priority) {
+			return nil, Shed
+		}
 		if most := p.set.Load().Limits.PoolRequests; most > 0 && p.inFlight.Load() >= most {
 			return nil, Full
 		}

@@ -19,11 +19,13 @@ type Lease struct {
 	// counted says that it holds one of Limits.PoolRequests: that limit may come
 	// and go meanwhile.
 	counted bool
+	// adaptive is the limit of which it holds one, or nil: that comes and goes, too.
+	adaptive *adaptive
 }
 
 // take puts a slot that has been reserved into the lease.
 func (l *Lease) take(p *Pool, m *member, b *balance.Backend, began balance.Instant) {
-	l.m, l.b, l.p, l.began, l.counted = m, b, p, began, false
+	l.m, l.b, l.p, l.began, l.counted, l.adaptive = m, b, p, began, false, nil
 }
 
 // leaseBugs counts broken promises about leases, of all pools of the process.
@@ -55,15 +57,19 @@ func (l *Lease) Done(o Outcome) {
 	if learner := p.set.Load().learner; learner != nil {
 		teach(learner, b, &o)
 	}
+	if l.adaptive != nil {
+		l.adaptive.learn(l.began, &o)
+	}
 	l.release(o.Now, m, b, p)
 }
 
 // release frees the slot that was l's.
 func (l *Lease) release(now balance.Instant, m *member, b *balance.Backend, p *Pool) {
-	if s := p.set.Load(); !l.counted && !s.limited {
+	if s := p.set.Load(); !l.counted && !s.limited && l.adaptive == nil {
 		p.letGo(s, b, now)
 	} else {
-		p.giveBack(m, now, l.counted)
+		p.giveBack(m, now, l.counted, l.adaptive)
+		l.adaptive = nil
 	}
 	if m.mode.Load()&modeWatch != 0 && b.InFlight() == 0 {
 		m.mark(markEmpty)
@@ -157,9 +163,26 @@ func (p *Pool) pickLimited(l *Lease, r *balance.Request) Refusal {
 	return got
 }
 
-// admit picks under the pool's own limit. stirred says that a slot was taken
+// admit picks under the pool's own limits. stirred says that a slot was taken
 // and given back on the way.
 func (p *Pool) admit(l *Lease, r *balance.Request) (got Refusal, stirred bool) {
+	a := p.set.Load().adaptive
+	if a == nil {
+		return p.admitCounted(l, r)
+	}
+	if !a.enter(r.Priority) {
+		return Shed, false
+	}
+	if got, stirred = p.admitCounted(l, r); got != Granted {
+		a.leave()
+		return got, true
+	}
+	l.adaptive = a
+	return got, stirred
+}
+
+// admitCounted picks under Limits.PoolRequests.
+func (p *Pool) admitCounted(l *Lease, r *balance.Request) (got Refusal, stirred bool) {
 	most := p.set.Load().Limits.PoolRequests
 	if most <= 0 {
 		return p.pickSlow(l, r)

@@ -20,7 +20,7 @@ const (
 	Full                 // all are at their limits; Wait may help
 	QueueFull            // and so is the queue
 	QueueTimeout         // no slot came free in time
-	Shed                 // the pool protects what is left in panic, or ramps up as a whole
+	Shed                 // the pool protects what is left in panic, ramps up as a whole, or is at its adaptive limit
 	Aborted              // the caller's abort channel closed while waiting
 )
 

@@ -68,7 +68,7 @@ func New(cfg Config, d Driver, now func() balance.Instant) *Pool {
 		quit:    make(chan struct{}),
 		stopped: make(chan struct{}),
 	}
-	p.set.Store(newSettings(cfg))
+	p.set.Store(newSettings(cfg, nil))
 	b := &budget{}
 	b.init(&p.cfg.Retry)
 	p.budget.Store(b)

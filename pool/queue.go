@@ -140,13 +140,16 @@ func (p *Pool) try(w *waiter, now balance.Instant) Refusal {
 
 // giveBack ends a lease in a pool with limits: the slot goes to the oldest
 // waiter as it is, without a moment in which someone else could take it.
-func (p *Pool) giveBack(m *member, now balance.Instant, counted bool) {
-	if p.queue.length.Load() != 0 && p.handOn(m, now, counted) {
+func (p *Pool) giveBack(m *member, now balance.Instant, counted bool, a *adaptive) {
+	if p.queue.length.Load() != 0 && p.handOn(m, now, counted, a) {
 		return
 	}
 	m.b.Release()
 	if counted {
 		p.inFlight.Add(-1)
+	}
+	if a != nil {
+		a.leave()
 	}
 	if p.queue.length.Load() != 0 {
 		p.kick(now)
@@ -158,7 +161,7 @@ func (p *Pool) giveBack(m *member, now balance.Instant, counted bool) {
 // one, and must not keep those behind it from what it does not want.
 const handOnLook = 8
 
-func (p *Pool) handOn(m *member, now balance.Instant, counted bool) bool {
+func (p *Pool) handOn(m *member, now balance.Instant, counted bool, a *adaptive) bool {
 	if !m.takesWork() {
 		return false
 	}
@@ -179,7 +182,7 @@ func (p *Pool) handOn(m *member, now balance.Instant, counted bool) bool {
 	}
 	q.remove(w)
 	w.l.take(p, m, m.b, max(now, w.r.Now))
-	w.l.counted = counted
+	w.l.counted, w.l.adaptive = counted, a
 	w.ready <- Granted
 	return true
 }

@@ -10,13 +10,24 @@ import (
 // settings is a Config as requests read it: immutable, replaced as a whole.
 type settings struct {
 	Config
-	limited bool            // there are limits, so requests may wait
-	keyed   bool            // equal keys go to equal backends
-	learner balance.Learner // the policy, if it learns from outcomes
+	limited  bool            // there are limits, so requests may wait
+	keyed    bool            // equal keys go to equal backends
+	learner  balance.Learner // the policy, if it learns from outcomes
+	adaptive *adaptive       // the limit that finds itself, or nil
 }
 
-func newSettings(cfg Config) *settings {
-	s := &settings{Config: cfg, limited: cfg.Limits.BackendRequests > 0 || cfg.Limits.PoolRequests > 0}
+// newSettings makes them; was are those until now, or nil.
+func newSettings(cfg Config, was *settings) *settings {
+	l := &cfg.Limits
+	s := &settings{Config: cfg, limited: l.BackendRequests > 0 || l.PoolRequests > 0 || l.Adaptive.Enabled}
+	if l.Adaptive.Enabled {
+		if was != nil {
+			s.adaptive = was.adaptive
+		}
+		if s.adaptive == nil {
+			s.adaptive = newAdaptive(&l.Adaptive)
+		}
+	}
 	if k, ok := cfg.Policy.(balance.Keyed); ok {
 		s.keyed = k.Keyed()
 	}
@@ -61,7 +72,7 @@ func (p *Pool) Reconfigure(cfg Config) {
 		next.follow(b, &cfg.Retry)
 		p.budget.Store(next)
 	}
-	p.set.Store(newSettings(cfg))
+	p.set.Store(newSettings(cfg, p.set.Load()))
 	p.cfg = cfg
 	p.step(event{kind: evReconfigure, was: &old})
 	p.poke()
@@ -74,6 +85,9 @@ func (c *core) reconfigure(now balance.Instant, was *Config) {
 	}
 	for _, m := range c.leaving {
 		m.b.SetLimit(c.cfg.Limits.BackendRequests)
+	}
+	if a := c.hot.set.Load().adaptive; a != nil {
+		a.resettle(&was.Limits.Adaptive, &c.cfg.Limits.Adaptive)
 	}
 	c.alarm.stale, c.dirty = true, true
 }

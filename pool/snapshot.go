@@ -30,6 +30,7 @@ type Snapshot struct {
 	InFlight        int64
 	Queue           int // waiting now
 	QueueLimit      int
+	Adaptive        AdaptiveSnapshot
 	Saturation      float64 // in flight over capacity, 0 without limits; 1 when requests queue
 	Requests        uint64  // client requests counted for the budget since the start
 	Retries         uint64  // retries granted since the start
@@ -129,6 +130,7 @@ func (p *Pool) Snapshot() Snapshot {
 		Admit: p.view.Load().admitted(now), Ready: p.ready.Load(),
 		Members: len(c.order), Serving: c.serving(), Known: len(c.order) + len(c.outside),
 		Queue: int(p.queue.length.Load()), QueueLimit: p.cfg.Limits.Queue,
+		Adaptive: p.set.Load().adaptive.snapshot(&p.cfg.Limits.Adaptive),
 		Requests: p.budget.Load().total(), Retries: p.budget.Load().retries.Load(), BudgetRemaining: p.budget.Load().remaining(now),
 		MeanLatency: time.Duration(c.stats.mean), Publications: p.builds.Load(),
 		Detection: p.cfg.Active.Detection(), DrainDeadline: p.cfg.DrainDeadline,

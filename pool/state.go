@@ -166,6 +166,7 @@ func (c *core) step(now balance.Instant, ev event) []effect {
 	case evRestore:
 		c.restore(now, ev.restoring)
 	}
+	c.adapt(now)
 	c.settleRamps(now)
 	c.reckon(now)
 	c.publish(now)
@@ -223,6 +224,9 @@ func (c *core) wake() {
 	}
 	if c.gate != nil {
 		sooner(c.gate.Start.Add(c.gate.Window))
+	}
+	if a := c.hot.set.Load().adaptive; a != nil {
+		sooner(a.next)
 	}
 	if c.stats.meanAt != 0 {
 		sooner(c.stats.meanAt)
