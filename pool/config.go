@@ -150,6 +150,8 @@ const (
 	PanicEnded                         //
 	SharedDependency                   // much of the pool says not_ready while its traffic succeeds
 	SharedOver                         //
+	BrokenCheck                        // the checks of much of the pool fail while its traffic succeeds
+	BrokenCheckOver                    //
 	DrainBegan                         // Left, For: time to the deadline, 0 none
 	DrainOver                          // the deadline passed with Left in flight: cut them
 	DrainEmpty                         // nothing is in flight any more
@@ -160,7 +162,7 @@ const (
 )
 
 var noticeNames = [...]string{
-	"state_changed", "ejected", "panic_began", "panic_ended", "shared_dependency", "shared_dependency_over",
+	"state_changed", "ejected", "panic_began", "panic_ended", "shared_dependency", "shared_dependency_over", "broken_check", "broken_check_over",
 	"drain_began", "drain_over", "drain_empty", "overridden", "added", "removed",
 	"slow_start",
 }

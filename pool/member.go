@@ -116,6 +116,9 @@ type coreState struct {
 	took      bool            // took work when the last step ended
 	idle      balance.Instant // since when it did not
 	slowAt    balance.Instant // when it was found dead slow last
+	passed    bool            // some probe has
+	failRun   int             // failed probes in a row
+	failSince balance.Instant // when the first of them was sent
 	notReady  bool            // counted among those that turned not_ready lately
 	seen      uint64          // the last Update that named it
 	watched   bool            // on the list for the rule of 5xx shares

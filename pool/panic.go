@@ -74,6 +74,9 @@ type alarm struct {
 	said     bool // some tier panics, and that was said aloud
 	why      string
 	shedding bool
+
+	together   bool // it is to be looked at what fails together
+	correlated correlation
 }
 
 // turned is when a member turned not_ready.
@@ -102,6 +105,7 @@ func (c *core) reckon(now balance.Instant) {
 		serve += btoi(t.counts[serving] > 0)
 		faithful = faithful || t.total+t.counts[notReady] > 0
 	}
+	c.correlate(now) // said before what follows from it
 	shedding, why, enough := false, "", c.reach() >= 1-1e-9
 	for i, t := range c.tiers {
 		others := serve > btoi(t.counts[serving] > 0)
@@ -245,12 +249,17 @@ func (t *tier) turnedNotReady(now balance.Instant, m *member, is bool) {
 	t.lately = append(t.lately, turned{m, now})
 }
 
+// fallWindow is the time in which probes take a backend out.
+func (c *core) fallWindow() time.Duration {
+	return time.Duration(max(c.cfg.Active.Fall, 1)) * c.cfg.Active.Interval
+}
+
 // reckonShared recognises a shared dependency: more than 1 - threshold of the
 // pool turned not_ready within fall x interval while its traffic succeeds. A
 // rolling restart turns them one after the other, and is believed.
 func (c *core) reckonShared(now balance.Instant, t *tier) {
 	n := &t.counts
-	window := time.Duration(max(c.cfg.Active.Fall, 1)) * c.cfg.Active.Interval
+	window := c.fallWindow()
 	for len(t.lately) > 0 && now.Sub(t.lately[0].at) > window {
 		m := t.lately[0].m
 		t.lately = t.lately[1:]
@@ -264,11 +273,11 @@ func (c *core) reckonShared(now balance.Instant, t *tier) {
 	switch {
 	case !t.shared && n[notReady] > 0 && float64(t.latelyLive) > most+1e-9 && c.trafficSucceeds(now, window):
 		t.shared = true
-		c.dirty = true
-		c.notice(nil, Notice{Kind: SharedDependency, Why: fmt.Sprintf("%d of %d turned not_ready within %v while traffic succeeds", t.latelyLive, int(total), window)})
+		t.sharedWhy = fmt.Sprintf("%d of %d turned not_ready within %v while traffic succeeds", t.latelyLive, int(total), window)
+		t.correlated = correlation{} // named anew, with these words
+		c.dirty, c.alarm.together = true, true
 	case t.shared && float64(n[notReady]) <= most+1e-9:
 		t.shared = false
-		c.dirty = true
-		c.notice(nil, Notice{Kind: SharedOver})
+		c.dirty, c.alarm.together = true, true
 	}
 }

@@ -89,7 +89,7 @@ func (c *core) reconfigure(now balance.Instant, was *Config) {
 	if a := c.hot.set.Load().adaptive; a != nil {
 		a.resettle(&was.Limits.Adaptive, &c.cfg.Limits.Adaptive)
 	}
-	c.alarm.stale, c.dirty = true, true
+	c.alarm.stale, c.alarm.together, c.dirty = true, true, true
 }
 
 func (c *core) resettle(now balance.Instant, m *member, was *Config) {
@@ -108,6 +108,7 @@ func (c *core) resettle(now balance.Instant, m *member, was *Config) {
 		})
 	}
 	if !c.cfg.Active.Enabled {
+		s.failRun, s.passed = 0, false
 		c.timers.stop(m, timerProbe)
 		if s.round {
 			s.round = false

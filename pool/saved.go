@@ -83,7 +83,10 @@ type SavedProbe struct {
 	Next    health.Age `json:"next,omitempty"`    // 0: one is under way, or none is wanted
 	Count   uint64     `json:"count,omitempty"`
 	Again   bool       `json:"again,omitempty"`
-	First   bool       `json:"first,omitempty"` // the first one has not ended
+	First   bool       `json:"first,omitempty"`   // the first one has not ended
+	Passed  bool       `json:"passed,omitempty"`  // some probe has
+	Failed  int        `json:"failed,omitempty"`  // in a row
+	Failing health.Age `json:"failing,omitempty"` // since when
 }
 
 // SavedFacts is what connections have shown.

@@ -84,7 +84,7 @@ func (s *SavedBackend) check() error {
 		ok   bool
 	}{
 		{"a time", validAges(s.Added, s.Changed, s.LastGood, s.NotReady, s.Idle, f.Failed, f.LastConn, f.Accused, f.Ends,
-			s.Probe.Started, s.Probe.Next, g.Since, s.Slow.Suspected)},
+			s.Probe.Started, s.Probe.Next, s.Probe.Failing, g.Since, s.Slow.Suspected)},
 		{"facts.cause", causeKnown(f.Cause)},
 		{"check", s.Check.check()},
 		{"ramp", s.Ramp.check()},
@@ -93,7 +93,7 @@ func (s *SavedBackend) check() error {
 		{"signs", g.check(s.Count.Answers)},
 		{"slow", within(s.Slow.LimitNS)},
 		{"learned", fine(s.Learned.Level) && fine(s.Learned.Evidence)},
-		{"probe", s.Probe.Count < savedCounts},
+		{"probe", s.Probe.Count < savedCounts && s.Probe.Failed >= 0 && s.Probe.Failed <= maxFailRun && s.Probe.Failing.Known() == (s.Probe.Failed > 0)},
 	} {
 		if !c.ok {
 			return fmt.Errorf("%s cannot be", c.what)

@@ -136,6 +136,7 @@ func (m *member) export(now balance.Instant, out *SavedBackend) {
 		},
 		Probe: SavedProbe{
 			Started: age(now, s.started, s.probes > 0), Count: s.probes, Again: s.again, First: s.round,
+			Passed: s.passed, Failed: s.failRun, Failing: age(now, s.failSince, s.failRun > 0),
 			Next: age(now, s.timers[timerProbe].at, s.timers[timerProbe].pos != 0),
 		},
 	}

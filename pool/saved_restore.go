@@ -99,7 +99,7 @@ func (c *core) restore(now balance.Instant, r *restoring) {
 	// At once: requests must not meet an old weight because something was
 	// published a moment ago.
 	c.published, c.composed = now.Add(-time.Second), now.Add(-time.Second)
-	c.alarm.stale, c.dirty, c.stats.inWindow = true, true, false
+	c.alarm.stale, c.alarm.together, c.dirty, c.stats.inWindow = true, true, true, false
 }
 
 // remember gives a new member what was saved of it, if anything was.
@@ -288,6 +288,9 @@ func (c *core) restoreProbe(now, base balance.Instant, m *member, p *SavedProbe,
 		c.awaited--
 	}
 	s.probes = p.Count
+	if s.passed, s.failRun = p.Passed, p.Failed; s.failRun > 0 {
+		s.failSince = min(p.Failing.At(base), now)
+	}
 	if p.Started.Known() {
 		s.started = min(p.Started.At(base), now)
 		m.probed.Store(int64(s.started))
@@ -332,7 +335,7 @@ func (c *core) restorePool(now balance.Instant, r *restoring) {
 			if t.level != x.Level {
 				continue
 			}
-			t.shared, t.spent, t.zones = x.Shared, x.Spent, nil
+			t.shared, t.spent, t.zones, t.sharedWhy = x.Shared, x.Spent, nil, "as before the start"
 			for _, z := range x.Zones {
 				if t.zones == nil {
 					t.zones = map[string]bool{}

@@ -38,7 +38,7 @@ var rewrite = flag.Bool("rewrite", false, "rewrite testdata/*.txt with what happ
 //	state                    what Snapshot says
 //	tiers                    what it says about tiers and zones
 //
-// Answers: pass, not_ready, overloaded, refused, no_route, timeout, reset, local.
+// Answers: pass, not_ready, 404, overloaded, refused, no_route, timeout, reset, local.
 // Outcomes: a status, kept (200 over a kept connection), 503ra (with Retry-After), refused, unreachable, conn_timeout,
 // tls, reset, stale, malformed, resp_timeout, canceled, client, local, exhausted (an answer that says overloaded),
 // load=0.95 (one with a load report), 503ra=10s; any of them @CLIENT and before that ~LATENCY. Answers of probes
@@ -147,7 +147,7 @@ func (s *script) Notice(n Notice) {
 		line += fmt.Sprintf(" left %d for %v", n.Left, n.For)
 	case DrainOver:
 		line += fmt.Sprintf(" left %d", n.Left)
-	case PanicBegan, SharedDependency, Overridden:
+	case PanicBegan, SharedDependency, BrokenCheck, Overridden:
 		line += " (" + n.Why + ")"
 	}
 	s.printf("%s", line)

@@ -133,6 +133,8 @@ func (s *script) answer(text string) health.ProbeResult {
 		r.Outcome, r.Status = health.Overloaded, 200
 	case "not_ready":
 		r.Outcome, r.Cause, r.Status, r.Error = health.NotReady, health.CauseStatus, 503, "status 503"
+	case "404":
+		r.Outcome, r.Cause, r.Status, r.Error = health.NotReady, health.CauseStatus, 404, "status 404"
 	case "refused":
 		r.Cause = health.CauseRefused
 	case "no_route":
@@ -291,6 +293,9 @@ func (s *script) state() {
 	}
 	if snap.Shared {
 		pool += " SHARED"
+	}
+	if snap.Correlated != NotCorrelated && !snap.Shared {
+		pool += fmt.Sprintf(" %v (%s)", snap.Correlated, snap.CorrelatedWhy)
 	}
 	if snap.Admit < 1 {
 		pool += fmt.Sprintf(" admit %.2f", snap.Admit)

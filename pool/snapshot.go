@@ -20,7 +20,9 @@ type Snapshot struct {
 	Panic           bool
 	PanicWhy        string
 	Then            Then
-	Shared          bool    // a shared dependency is suspected (much of the pool says not_ready, traffic succeeds)
+	Shared          bool       // a shared dependency is suspected (much of the pool says not_ready, traffic succeeds)
+	Correlated      Correlated // what it is a sign of that probes fail together while traffic succeeds
+	CorrelatedWhy   string
 	Admit           float64 // part of the requests admitted; below 1 only while shedding
 	Ready           bool
 	Known           int // backends of the last Update; more than Members when there is a subset
@@ -127,6 +129,7 @@ func (p *Pool) Snapshot() Snapshot {
 	s := Snapshot{
 		Name: p.cfg.Name, At: now, Policy: p.cfg.Policy.Name(),
 		Panic: c.alarm.said, PanicWhy: c.alarm.why, Then: p.cfg.Panic.Then,
+		Correlated: c.alarm.correlated.kind, CorrelatedWhy: c.alarm.correlated.why,
 		Admit: p.view.Load().admitted(now), Ready: p.ready.Load(),
 		Members: len(c.order), Serving: c.serving(), Known: len(c.order) + len(c.outside),
 		Queue: int(p.queue.length.Load()), QueueLimit: p.cfg.Limits.Queue,

@@ -169,6 +169,7 @@ func (c *core) step(now balance.Instant, ev event) []effect {
 	c.adapt(now)
 	c.settleRamps(now)
 	c.reckon(now)
+	c.correlate(now)
 	c.publish(now)
 	c.settleReady(now)
 	c.wake()

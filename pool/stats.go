@@ -69,6 +69,7 @@ func (c *core) statistics(now balance.Instant) {
 		total.good += a - min(failed, a)
 		total.bad += failed + m.faults.Load()
 		s := m.core
+		c.alarm.together = c.alarm.together || s.failRun > 0
 		if n := timed - min(s.seenAnswers, timed); n > 0 {
 			mean := float64(l-s.seenLatency) / float64(n)
 			if s.ewma == 0 {
@@ -100,6 +101,7 @@ func (c *core) statistics(now balance.Instant) {
 	c.turnShares(now)
 	for _, t := range c.tiers {
 		c.alarm.stale = c.alarm.stale || t.latelyLive > 0 || t.shared
+		c.alarm.together = c.alarm.together || t.correlated.kind != NotCorrelated
 	}
 	st.next = now.Add(statsEvery)
 	if answers == 0 && len(st.watch) == 0 && len(st.strained) == 0 && len(st.slow) == 0 {
@@ -304,14 +306,28 @@ func (c *core) forgetWindows(m *member) {
 // trafficSucceeds reports whether the pool's real requests went well lately:
 // there were some, and nine in ten were good.
 func (c *core) trafficSucceeds(now balance.Instant, window time.Duration) bool {
-	cur := c.traffic()
-	base := sum{}
+	return c.traffic().succeedsSince(c.sumBefore(now, window))
+}
+
+// trafficFails reports whether they went badly: there were some, and fewer were
+// good.
+func (c *core) trafficFails(now balance.Instant, window time.Duration) bool {
+	cur, base := c.traffic(), c.sumBefore(now, window)
+	return cur.good+cur.bad > base.good+base.bad && !cur.succeedsSince(base)
+}
+
+// sumBefore returns the traffic up to a window ago, or up to the oldest that is
+// remembered.
+func (c *core) sumBefore(now balance.Instant, window time.Duration) (base sum) {
+	if len(c.stats.sums) == keepSums {
+		base = c.stats.sums[0]
+	}
 	for _, s := range c.stats.sums {
 		if now.Sub(s.at) >= window {
 			base = s
 		}
 	}
-	return cur.succeedsSince(base)
+	return base
 }
 
 // traffic adds up what all members have answered so far.

@@ -38,8 +38,10 @@ type tier struct {
 	open        bool // opinions are set aside when the pickers are built
 	loud        bool // and that is said aloud: it is a panic
 	shared      bool // not_ready is taken for a shared dependency
-	total       int  // members that the threshold counts against
-	floored     int  // members that the floor keeps in
+	sharedWhy   string
+	correlated  correlation // what its probes fail together for
+	total       int         // members that the threshold counts against
+	floored     int         // members that the floor keeps in
 	flooredMass uint64
 
 	lately     []turned // members that turned not_ready within fall x interval
@@ -73,9 +75,7 @@ func (c *core) pruneTiers() {
 		m.core.tier.size++
 	}
 	c.tiers = slices.DeleteFunc(c.tiers, func(t *tier) bool {
-		if t.size == 0 && t.shared {
-			c.notice(nil, Notice{Kind: SharedOver})
-		}
+		c.alarm.together = c.alarm.together || t.size == 0 && t.correlated.kind != NotCorrelated
 		return t.size == 0
 	})
 }

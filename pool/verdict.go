@@ -112,6 +112,7 @@ func (c *core) probed(now balance.Instant, m *member, r health.ProbeResult) {
 	if r.Outcome == health.Pass && r.HasLoad && c.cfg.Overload.Exceeds(r.Load) {
 		r.Outcome = health.Overloaded
 	}
+	s.failedTogether(&r)
 	s.last = Check{At: now, Done: true, OK: r.Outcome == health.Pass || r.Outcome == health.Overloaded, Outcome: r.Outcome, Cause: r.Cause, Status: r.Status, Error: r.Error}
 	c.probeStrained(now, m, &r)
 	c.weighProbe(now, m, r)

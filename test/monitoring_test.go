@@ -33,6 +33,7 @@ var promised = map[string]string{
 	"weir_backend_flips_total":        "backend pool",
 	"weir_ejections_total":            "backend cause pool",
 	"weir_panic":                      "pool",
+	"weir_correlated_failure":         "kind pool",
 	"weir_retries_total":              "cause outcome pool",
 	"weir_retry_budget_remaining":     "pool",
 	"weir_connections":                "listener pool side",

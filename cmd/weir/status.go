@@ -101,6 +101,9 @@ func printPool(w io.Writer, p *admin.Pool) {
 		fmt.Fprint(w, ", PANIC: health is being ignored")
 	}
 	fmt.Fprintln(w)
+	if said := correlated(p); said != "" {
+		fmt.Fprintln(w, "  "+said)
+	}
 	if p.Known > 0 {
 		fmt.Fprintf(w, "  a subset of %d backends\n", p.Known)
 	}
@@ -119,6 +122,20 @@ func printPool(w io.Writer, p *admin.Pool) {
 			latency(b.Latency.P99), since(time.Since(b.Since).Seconds()), why(b))
 	}
 	_ = t.Flush() // w is standard output; nothing more can be said if it is gone
+}
+
+// correlated says in words what a pool's checks fail together for.
+func correlated(p *admin.Pool) string {
+	switch p.Correlated {
+	case "":
+		return ""
+	case "broken_check":
+		return "BROKEN CHECK? " + p.CorrelatedWhy + ". What is checked is not what requests need: look at path, port, host and expect of health.active"
+	case "shared_dependency":
+		return "SHARED DEPENDENCY? " + p.CorrelatedWhy + ". The checks ask something that all backends share: look there first, and take it out of the readiness page"
+	default:
+		return p.Correlated + ": " + p.CorrelatedWhy
+	}
 }
 
 // printHistory tells what became of the pool's backends, the latest last.

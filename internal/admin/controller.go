@@ -81,13 +81,17 @@ type Route struct {
 
 // PoolSummary is one pool without its backends.
 type PoolSummary struct {
-	Name                 string  `json:"name"`
-	Balance              string  `json:"balance"`
-	Ready                bool    `json:"ready"`           // the first round of probes is over
-	Backends             int     `json:"size"`            // how many there are
-	Known                int     `json:"known,omitempty"` // of how many they are a subset; absent: there is none
-	Serving              int     `json:"serving"`         // backends that may get new work
-	Panic                bool    `json:"panic"`
+	Name     string `json:"name"`
+	Balance  string `json:"balance"`
+	Ready    bool   `json:"ready"`           // the first round of probes is over
+	Backends int    `json:"size"`            // how many there are
+	Known    int    `json:"known,omitempty"` // of how many they are a subset; absent: there is none
+	Serving  int    `json:"serving"`         // backends that may get new work
+	Panic    bool   `json:"panic"`
+	// Correlated says what the checks of much of the pool fail together for while
+	// its requests succeed: broken_check, shared_dependency; absent: they do not.
+	Correlated           string  `json:"correlated_failure,omitempty"`
+	CorrelatedWhy        string  `json:"correlated_failure_why,omitempty"`
 	InFlight             int64   `json:"in_flight"`
 	QueueLength          int     `json:"queue_length"`
 	Saturation           float64 `json:"saturation"`

@@ -160,7 +160,7 @@ func adminWord(s string) (balance.Admin, error) {
 func (p *livePool) summary(s *pool.Snapshot) admin.PoolSummary {
 	out := admin.PoolSummary{
 		Name: p.name, Balance: s.Policy, Ready: s.Ready, Backends: s.Members, Serving: s.Serving,
-		Panic: s.Panic, InFlight: s.InFlight, QueueLength: s.Queue, Saturation: s.Saturation,
+		Panic: s.Panic, Correlated: s.Correlated.String(), CorrelatedWhy: s.CorrelatedWhy, InFlight: s.InFlight, QueueLength: s.Queue, Saturation: s.Saturation,
 		RetryBudgetRemaining: s.BudgetRemaining, Requests: s.Requests,
 		DetectionMS: milliseconds(s.Detection), Connections: p.connections(s),
 	}
@@ -284,7 +284,7 @@ func (e *Engine) poolGauges() []observe.PoolGauges {
 	for _, p := range live {
 		s := p.pool.Snapshot()
 		g := observe.PoolGauges{
-			Name: p.name, Panic: s.Panic, QueueLength: s.Queue, BudgetRemaining: s.BudgetRemaining,
+			Name: p.name, Panic: s.Panic, Correlated: s.Correlated.String(), QueueLength: s.Queue, BudgetRemaining: s.BudgetRemaining,
 			Saturation: s.Saturation, Connections: p.connections(&s), Discovery: p.discoveryGauges(),
 			Backends: make([]observe.BackendGauges, 0, len(s.Backends)),
 		}

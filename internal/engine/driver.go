@@ -102,7 +102,7 @@ func (d *driver) Notice(n pool.Notice) {
 	case pool.EjectedNow:
 		level = slog.LevelWarn
 		d.engine.metrics.Ejected(d.name, n.Backend.ID(), ejectionCause(n.Why))
-	case pool.PanicBegan, pool.SharedDependency, pool.DrainOver:
+	case pool.PanicBegan, pool.SharedDependency, pool.BrokenCheck, pool.DrainOver:
 		level = slog.LevelError
 	}
 	if reason := n.Reason.String(); reason != "" {

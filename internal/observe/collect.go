@@ -14,6 +14,9 @@ import (
 // backendStates are the values of weir_backend_state's label state.
 var backendStates = [...]string{"unproven", "healthy", "overloaded", "not_ready", "broken"}
 
+// correlatedKinds are the values of weir_correlated_failure's label kind.
+var correlatedKinds = [...]string{"shared_dependency", "broken_check"}
+
 func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, labels, nil)
 }
@@ -34,6 +37,7 @@ var (
 	descShare          = desc("weir_backend_share", "Share of its traffic that health grants the backend, 0 to 1.", "pool", "backend")
 	descFlips          = desc("weir_backend_flips_total", "Changes between serving and not serving.", "pool", "backend")
 	descPanic          = desc("weir_panic", "1 while too few backends are healthy and health is ignored.", "pool")
+	descCorrelated     = desc("weir_correlated_failure", "1 while the checks of much of the pool fail together and its requests succeed; kind says what that is a sign of.", "pool", "kind")
 	descBudget         = desc("weir_retry_budget_remaining", "Retries that would be granted now.", "pool")
 	descSaturation     = desc("weir_pool_saturation", "Load against what the pool's limits allow.", "pool")
 	descQueueLength    = desc("weir_queue_length", "Requests waiting for a slot.", "pool")
@@ -57,7 +61,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descRequests, descRequestSeconds, descUpstream, descQueueSeconds, descUpstreamConns,
 		descRetries, descRedispatches, descEjections, descProbeSeconds, descInFlight, descState,
-		descStates, descShare, descFlips, descPanic, descBudget, descSaturation, descQueueLength,
+		descStates, descShare, descFlips, descPanic, descCorrelated, descBudget, descSaturation, descQueueLength,
 		descConnections, descAcceptQueue, descAcceptLimit, descCertificate, descPorts, descGeneration,
 		descDiscovered, descHeld, descLastAnswer, descAnswers, descLogDropped,
 	} {
@@ -295,6 +299,9 @@ func (m *Metrics) collectPoolGauges(s sink, pools []PoolGauges) {
 		p := &pools[i]
 		name := clean(p.Name)
 		s.gauge(descPanic, oneIf(p.Panic), name)
+		for _, kind := range correlatedKinds {
+			s.gauge(descCorrelated, oneIf(p.Correlated == kind), name, kind)
+		}
 		s.gauge(descBudget, p.BudgetRemaining, name)
 		s.gauge(descSaturation, p.Saturation, name)
 		s.gauge(descQueueLength, float64(p.QueueLength), name)

@@ -8,6 +8,7 @@ import "time"
 type PoolGauges struct {
 	Name            string
 	Panic           bool
+	Correlated      string  // what probes fail together for while traffic succeeds: one of correlatedKinds; empty: they do not
 	QueueLength     int     // requests waiting for a slot
 	BudgetRemaining float64 // retries that would be granted now
 	Saturation      float64 // 0..1 and above: load against capacity

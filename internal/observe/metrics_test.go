@@ -100,6 +100,7 @@ func TestNames(t *testing.T) {
 		"weir_backend_flips_total":        "COUNTER backend,pool",
 		"weir_ejections_total":            "COUNTER backend,cause,pool",
 		"weir_panic":                      "GAUGE pool",
+		"weir_correlated_failure":         "GAUGE kind,pool",
 		"weir_retries_total":              "COUNTER cause,outcome,pool",
 		"weir_redispatches_total":         "COUNTER cause,pool",
 		"weir_retry_budget_remaining":     "GAUGE pool",

@@ -206,9 +206,13 @@ func (v *witness) hear(w *World, b *Balancer, n pool.Notice) {
 	case pool.PanicEnded:
 		said = "panic ended"
 	case pool.SharedDependency:
-		said = "a shared dependency or a broken check"
+		said = "a shared dependency"
 	case pool.SharedOver:
 		said = "the shared dependency is over"
+	case pool.BrokenCheck:
+		said = "a broken check"
+	case pool.BrokenCheckOver:
+		said = "the check is no longer broken"
 	case pool.DrainBegan, pool.DrainOver, pool.DrainEmpty, pool.Overridden:
 		said = n.Kind.String()
 	default:
