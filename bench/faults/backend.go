@@ -5,6 +5,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -211,12 +212,18 @@ func (s *server) accept(ln net.Listener) {
 
 func (s *server) serve(c *net.TCPConn) {
 	r := bufio.NewReader(c)
+	note(s.ledger, entry{at: time.Now(), kind: connOpened})
 	for first := true; ; first = false {
 		if idle := s.now.Load().idle; idle > 0 && !first {
 			_ = c.SetReadDeadline(time.Now().Add(idle))
 		}
 		if _, err := r.Peek(1); err != nil {
-			return // the client's end, or idle for too long
+			kind := connLeft
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				kind = connTired
+			}
+			note(s.ledger, entry{at: time.Now(), kind: kind})
+			return
 		}
 		_ = c.SetReadDeadline(time.Time{})
 		s.busy.Add(1)
@@ -244,7 +251,7 @@ func (s *server) exchange(c *net.TCPConn, r *bufio.Reader) bool {
 		status = 500
 	}
 	id := req.URL.Query().Get("id")
-	note(s.ledger, entry{at: time.Now(), method: req.Method, id: id, status: status})
+	note(s.ledger, entry{at: time.Now(), kind: gotRequest, method: req.Method, id: id, status: status})
 	s.work(b)
 	if b.traffic != "" && b.traffic != "ok" {
 		return s.misbehave(c, b.traffic, id)
@@ -258,7 +265,7 @@ func (s *server) probe(c *net.TCPConn, b *behaviour, method string) bool {
 	if b.ready != 0 {
 		status = b.ready
 	}
-	note(s.ledger, entry{at: time.Now(), probe: true, method: method, status: status})
+	note(s.ledger, entry{at: time.Now(), kind: gotProbe, method: method, status: status})
 	if b.readyWork {
 		s.work(b)
 	}

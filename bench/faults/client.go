@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -23,7 +24,7 @@ import (
 type sample struct {
 	id         string
 	method     string
-	due        time.Duration // since the load began
+	due        time.Time
 	took       time.Duration // since it was due, so that a stall is not hidden
 	bad        string        // "" when the whole right answer came with 200
 	by         string        // the backend that answered
@@ -36,17 +37,19 @@ type load struct {
 	addr    string  // of the balancer
 	from    string  // source address; "" leaves it to the kernel
 	path    string  // "" is /w
-	rate    float64 // requests per second
+	rate    float64 // requests per second at the start
 	posts   float64 // share of them that are POST, which must not be repeated
 	patient time.Duration
 	seed    uint64
 
-	begin time.Time
-	stop  atomic.Bool
-	mu    sync.Mutex
-	idle  []*kept  // guarded by mu
-	all   []sample // guarded by mu
-	wg    sync.WaitGroup
+	dice *rand.Rand // of the goroutine that sends
+	n    int
+	pace atomic.Uint64 // bits of the rate now
+	stop atomic.Bool
+	mu   sync.Mutex
+	idle []*kept  // guarded by mu
+	all  []sample // guarded by mu
+	wg   sync.WaitGroup
 }
 
 type kept struct {
@@ -54,31 +57,56 @@ type kept struct {
 	r *bufio.Reader
 }
 
-// start sends in the background until end.
-func (l *load) start() {
+// prepare fills in what was left out.
+func (l *load) prepare() {
 	if l.patient == 0 {
 		l.patient = 10 * time.Second
 	}
 	if l.path == "" {
 		l.path = "/w"
 	}
-	l.begin = time.Now()
+	l.dice = rand.New(rand.NewPCG(l.seed, 7))
+	l.setRate(l.rate)
+}
+
+// start sends in the background until end.
+func (l *load) start() {
+	l.prepare()
 	l.wg.Go(func() {
-		dice := rand.New(rand.NewPCG(l.seed, 7))
-		due := l.begin
-		for n := 0; ; n++ {
-			due = due.Add(time.Duration(dice.ExpFloat64() / l.rate * float64(time.Second)))
+		due := time.Now()
+		for {
+			rate := math.Float64frombits(l.pace.Load())
+			due = due.Add(time.Duration(l.dice.ExpFloat64() / rate * float64(time.Second)))
 			time.Sleep(time.Until(due))
 			if l.stop.Load() {
 				return
 			}
-			s := sample{id: fmt.Sprintf("%d-%d", l.seed, n), method: "GET", due: due.Sub(l.begin)}
-			if dice.Float64() < l.posts {
-				s.method = "POST"
-			}
-			l.wg.Go(func() { l.one(s) })
+			l.sendAt(due)
 		}
 	})
+}
+
+func (l *load) setRate(r float64) { l.pace.Store(math.Float64bits(r)) }
+
+// sendAt sends the next request, due at an instant that may lie ahead.
+func (l *load) sendAt(due time.Time) {
+	s := sample{id: fmt.Sprintf("%d-%d", l.seed, l.n), method: "GET", due: due}
+	l.n++
+	if l.dice.Float64() < l.posts {
+		s.method = "POST"
+	}
+	l.wg.Go(func() {
+		time.Sleep(time.Until(due))
+		l.one(s)
+	})
+}
+
+// burst sends n requests within spread of at, and returns when all have an end.
+func (l *load) burst(n int, at time.Time, spread time.Duration) {
+	for range n {
+		l.sendAt(at.Add(time.Duration((l.dice.Float64()*2 - 1) * float64(spread))))
+	}
+	l.wg.Wait()
 }
 
 // end stops sending and returns when every request has an end.
@@ -93,7 +121,7 @@ func (l *load) end() []sample {
 
 func (l *load) one(s sample) {
 	s.bad = l.ask(&s)
-	s.took = time.Since(l.begin) - s.due
+	s.took = time.Since(s.due)
 	l.mu.Lock()
 	l.all = append(l.all, s)
 	l.mu.Unlock()

@@ -73,10 +73,7 @@ func (b *backend) tell(command string) error {
 func (b *backend) signal(s syscall.Signal) error { return b.cmd.Process.Signal(s) }
 
 // wait returns when the process is gone.
-func (b *backend) wait() {
-	_ = b.in.Close()
-	_ = b.cmd.Wait()
-}
+func (b *backend) wait() { _ = b.cmd.Wait() }
 
 // kill ends it at once, however it is.
 func (b *backend) kill() {

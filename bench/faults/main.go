@@ -22,14 +22,14 @@ const role = "WEIR_FAULTS_ROLE"
 
 // suite returns all scenarios, in the order of the page.
 func suite() []*scenario {
-	return []*scenario{broken()}
+	return []*scenario{broken(), half(), blip(), spiral(), flapping(), storm(), deploy(), slow(), idle(), fleet()}
 }
 
 type options struct {
 	scenarios, only string
 	short, list     bool
 	parallel        int
-	out, page       string
+	out, page, logs string
 }
 
 func main() {
@@ -47,6 +47,7 @@ func main() {
 	flag.BoolVar(&o.list, "list", false, "list scenarios and cases")
 	flag.IntVar(&o.parallel, "parallel", 3, "balancers of one case that run at the same time")
 	flag.StringVar(&o.out, "out", "", "save results under this name with .txt and .json")
+	flag.StringVar(&o.logs, "logs", "", "keep what the balancers write in this folder")
 	flag.StringVar(&o.page, "page", "", "check or write: hold docs/resilience.md to the saved results, or write its tables, and run nothing")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -73,21 +74,11 @@ func (o *options) run(ctx context.Context, w io.Writer) error {
 	}
 	rep := newReport(o.short)
 	for _, sc := range suite() {
-		for i := range sc.cases {
-			c := &sc.cases[i]
-			if !o.chosen(sc, c) {
-				continue
-			}
-			begin := time.Now()
-			some, err := o.beside(ctx, sc, c)
-			if err != nil {
-				return err
-			}
-			rep.Outcomes = append(rep.Outcomes, some...)
-			for _, x := range some {
-				x.print(w, time.Since(begin))
-			}
+		some, err := o.scenario(ctx, sc, w)
+		if err != nil {
+			return err
 		}
+		rep.Outcomes = append(rep.Outcomes, some...)
 	}
 	if len(rep.Outcomes) == 0 {
 		return fmt.Errorf("nothing is called %q for %q: -list shows what there is", o.scenarios, o.only)
@@ -102,6 +93,37 @@ func (o *options) run(ctx context.Context, w io.Writer) error {
 		return errBroken
 	}
 	return nil
+}
+
+// scenario runs the chosen cases of one.
+func (o *options) scenario(ctx context.Context, sc *scenario, w io.Writer) ([]*outcome, error) {
+	var all []*outcome
+	for i := range sc.cases {
+		c := &sc.cases[i]
+		if !o.chosen(sc, c) {
+			continue
+		}
+		begin := time.Now()
+		some, err := o.beside(ctx, sc, c)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, some...)
+		if sc.after == nil {
+			show(w, some, time.Since(begin))
+		}
+	}
+	if sc.after != nil {
+		sc.after(all)
+		show(w, all, 0)
+	}
+	return all, nil
+}
+
+func show(w io.Writer, some []*outcome, d time.Duration) {
+	for _, x := range some {
+		x.print(w, d)
+	}
 }
 
 func (o *options) chosen(sc *scenario, c *scase) bool {
@@ -128,7 +150,7 @@ func (o *options) beside(ctx context.Context, sc *scenario, c *scase) ([]*outcom
 		wg.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			results[i], errs[i] = c.execute(ctx, sc, name, o.short)
+			results[i], errs[i] = c.execute(ctx, sc, name, o)
 		})
 	}
 	wg.Wait()

@@ -62,7 +62,10 @@ func (o *outcome) holds() bool {
 
 // count ends the load, if it still runs, and fills the common figures.
 func (e *run) count() ([]sample, error) {
-	all := e.load.end()
+	var all []sample
+	for _, l := range e.loads {
+		all = append(all, l.end()...)
+	}
 	o := e.outcome
 	o.Requests, o.Kinds = len(all), map[string]int{}
 	var good []time.Duration
@@ -83,7 +86,7 @@ func (e *run) count() ([]sample, error) {
 	}
 	sent, posts := 0, map[string]int{}
 	for _, x := range entries {
-		if x.probe {
+		if x.kind != gotRequest {
 			continue
 		}
 		sent++
@@ -109,11 +112,10 @@ func quantile(d []time.Duration, q float64) float64 {
 }
 
 // within returns the samples whose requests were due between two instants.
-func (e *run) within(all []sample, from, to time.Time) []sample {
-	a, b := from.Sub(e.load.begin), to.Sub(e.load.begin)
+func within(all []sample, from, to time.Time) []sample {
 	var some []sample
 	for _, s := range all {
-		if s.due >= a && s.due < b {
+		if !s.due.Before(from) && s.due.Before(to) {
 			some = append(some, s)
 		}
 	}
@@ -149,12 +151,11 @@ func took(all []sample) (d []time.Duration) {
 
 // lastHarm returns how long after from the last request was due that went wrong
 // or took longer than slow; 0 when there is none.
-func (e *run) lastHarm(all []sample, from time.Time, slow time.Duration) time.Duration {
-	a := from.Sub(e.load.begin)
+func lastHarm(all []sample, from time.Time, slow time.Duration) time.Duration {
 	var last time.Duration
 	for _, s := range all {
-		if s.due >= a && (s.bad != "" || s.took > slow) {
-			last = max(last, s.due-a)
+		if after := s.due.Sub(from); s.bad != "" || s.took > slow {
+			last = max(last, after)
 		}
 	}
 	return last
@@ -167,7 +168,7 @@ func (e *run) firstWork(b *backend, from time.Time) (time.Time, bool, error) {
 		return time.Time{}, false, err
 	}
 	for _, x := range entries {
-		if !x.probe && x.at.After(from) {
+		if x.kind == gotRequest && x.at.After(from) {
 			return x.at, true, nil
 		}
 	}

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"syscall"
 	"time"
 )
@@ -14,19 +15,10 @@ func broken() *scenario {
 		title:   "One of three backends fails, for six seconds, at 250 requests per second of which a quarter are POST.",
 		promise: "No GET fails unless an answer had begun, no POST is executed twice, and a cut answer is never passed off as a whole one.",
 	}
-	for _, f := range []struct {
-		name, what    string
-		fault, repair func(b *backend) error
-		posts, gets   float64 // most errors
-		out           time.Duration
-	}{
-		{name: "kill", what: "killed (kill -9), started again",
-			fault:  func(b *backend) error { b.kill(); return nil },
-			repair: (*backend).start, posts: 12, out: 3 * time.Second},
-	} {
+	for _, f := range brokenFaults() {
 		sc.cases = append(sc.cases, scase{name: f.name, what: f.what, settings: "delay=5ms", run: func(e *run) error {
 			victim := e.fleet[0]
-			e.send(250, .25)
+			e.send(&load{rate: 250, posts: .25})
 			e.sleep(1500 * time.Millisecond)
 			e.mark("fault")
 			if err := f.fault(victim); err != nil {
@@ -50,7 +42,7 @@ func (e *run) judgeBroken(victim *backend, gets, posts float64, out time.Duratio
 		return err
 	}
 	o := e.outcome
-	o.figure("last harm", "s", e.lastHarm(all, e.when("fault"), time.Second).Seconds())
+	o.figure("last harm", "s", lastHarm(all, e.when("fault"), time.Second).Seconds())
 	if at, ok := e.watch.outAfter(victim.name, e.when("fault")); ok {
 		o.figure("out of rotation", "s", at.Sub(e.when("fault")).Seconds())
 		o.atMost("seconds until it is out of rotation", at.Sub(e.when("fault")).Seconds(), out.Seconds())
@@ -70,4 +62,46 @@ func (e *run) judgeBroken(victim *backend, gets, posts float64, out time.Duratio
 	return nil
 }
 
-var _ = syscall.SIGSTOP
+// brokenFault is one way to fail, and how much of it a client may see.
+type brokenFault struct {
+	name, what    string
+	fault, repair func(b *backend) error
+	gets, posts   float64       // most errors
+	out           time.Duration // most time until it takes no new work
+}
+
+// A POST that a backend may have begun cannot be sent again, so those under way
+// fail; so does a GET whose answer has begun. Five bad answers in a row eject;
+// while there is silence only probes tell, within 2.5 s (weir check prints that).
+func brokenFaults() []brokenFault {
+	tell := func(command string) func(*backend) error {
+		return func(b *backend) error { return b.tell(command) }
+	}
+	traffic := func(mode string) (fault, repair func(*backend) error) {
+		return tell("set traffic=" + mode), tell("set traffic=ok")
+	}
+	all := []brokenFault{
+		{name: "kill", what: "killed (kill -9), started again", posts: 12, out: time.Second,
+			fault: func(b *backend) error { b.kill(); return nil }, repair: (*backend).start},
+		{name: "stop", what: "stopped (SIGSTOP), continued", posts: 80, out: 3 * time.Second,
+			fault:  func(b *backend) error { return b.signal(syscall.SIGSTOP) },
+			repair: func(b *backend) error { return b.signal(syscall.SIGCONT) }},
+		{name: "refuse", what: "refuses connections", posts: 12, out: time.Second, fault: tell("refuse"), repair: tell("listen")},
+		{name: "unreachable", what: "answers no SYN, as a host without power", posts: 80, out: 3 * time.Second, fault: tell("vanish"),
+			repair: func(b *backend) error { return errors.Join(b.tell("listen"), b.tell("set traffic=ok ready_drop=0")) }},
+	}
+	for _, m := range []brokenFault{
+		{name: "silent", posts: 80, out: 3 * time.Second},
+		{name: "reset_before", posts: 20, out: time.Second},
+		{name: "reset_mid", gets: 20, posts: 20, out: time.Second},
+		{name: "garbage", posts: 20, out: time.Second},
+		{name: "truncated", gets: 20, posts: 20, out: time.Second},
+		{name: "overlong", out: 6 * time.Second},
+		{name: "trickle", posts: 80, out: 6 * time.Second},
+	} {
+		m.what = modes[m.name]
+		m.fault, m.repair = traffic(m.name)
+		all = append(all, m)
+	}
+	return all
+}

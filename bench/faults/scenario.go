@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ type scenario struct {
 	promise string // what weir promises, in a sentence
 	table   string // what the columns beyond the common ones mean; "" if none
 	cases   []scase
+	after   func(all []*outcome) // checks that compare cases; nil: none
 }
 
 // scase is one timeline, run before each of its subjects.
@@ -36,18 +38,17 @@ type scase struct {
 // run is one case before one subject.
 type run struct {
 	*scase
-	ctx      context.Context
-	short    bool
-	dir      string
-	subject  *subject
-	fleet    []*backend
-	backups  []*backend
-	watch    *watch
-	load     *load // the main one; further ones are the case's own
-	began    time.Time
-	marks    []mark
-	outcome  *outcome
-	finished bool
+	ctx     context.Context
+	short   bool
+	dir     string
+	subject *subject
+	fleet   []*backend
+	backups []*backend
+	watch   *watch
+	loads   []*load
+	began   time.Time
+	marks   []mark
+	outcome *outcome
 }
 
 // mark is an instant of the timeline with its name.
@@ -57,7 +58,7 @@ type mark struct {
 }
 
 // execute runs a case before one subject, and returns what became of it.
-func (c *scase) execute(ctx context.Context, sc *scenario, name string, short bool) (*outcome, error) {
+func (c *scase) execute(ctx context.Context, sc *scenario, name string, o *options) (*outcome, error) {
 	dir, err := os.MkdirTemp("", "weir-faults-")
 	if err != nil {
 		return nil, err
@@ -66,9 +67,9 @@ func (c *scase) execute(ctx context.Context, sc *scenario, name string, short bo
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return nil, err
 	}
-	e := &run{scase: c, ctx: ctx, short: short, dir: dir}
+	e := &run{scase: c, ctx: ctx, short: o.short, dir: dir}
 	e.outcome = &outcome{Scenario: sc.name, Case: c.name, Subject: name, Label: c.label}
-	defer e.close()
+	defer e.close(o.logs)
 	n := c.backends
 	if n == 0 {
 		n = 3
@@ -96,15 +97,20 @@ func (c *scase) execute(ctx context.Context, sc *scenario, name string, short bo
 	return e.outcome, ctx.Err()
 }
 
-func (e *run) close() {
-	if e.load != nil {
-		e.load.end()
+// close ends everything, and keeps what the balancer wrote where that is wanted.
+func (e *run) close(logs string) {
+	for _, l := range e.loads {
+		l.end()
 	}
 	if e.watch != nil {
 		e.watch.stop()
 	}
 	if e.subject != nil {
 		e.subject.stop()
+		if logs != "" {
+			file := filepath.Join(logs, e.outcome.Scenario+"-"+e.outcome.Case+"-"+e.subject.name+".log")
+			_ = os.WriteFile(file, e.subject.said.Bytes(), 0o644)
+		}
 	}
 	for _, b := range append(e.fleet, e.backups...) {
 		b.kill()
@@ -119,11 +125,24 @@ func (e *run) sleep(d time.Duration) {
 	}
 }
 
-// send starts the main load.
-func (e *run) send(rate, posts float64) *load {
-	e.load = &load{addr: e.subject.addr, rate: rate, posts: posts, seed: 1}
-	e.load.start()
-	return e.load
+// send starts a load; each has a seed, and so ids, of its own.
+func (e *run) send(l *load) *load {
+	if l.addr == "" {
+		l.addr = e.subject.addr
+	}
+	l.seed = uint64(len(e.loads) + 1)
+	e.loads = append(e.loads, l)
+	l.start()
+	return l
+}
+
+// all tells every backend of the fleet the same.
+func (e *run) all(command string) error {
+	var errs []error
+	for _, b := range e.fleet {
+		errs = append(errs, b.tell(command))
+	}
+	return errors.Join(errs...)
 }
 
 // mark names this instant.

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import "time"
+
+// half is scenario 2: errors that a check does not see, and errors that are the
+// fault of who asks.
+func half() *scenario {
+	return &scenario{
+		name:    "half",
+		title:   "/readyz says 200 all the while. Six backends, two clients with 120 requests per second each.",
+		promise: "A backend of which half the answers are 500 leaves rotation, alone. One client that asks for what fails everywhere ejects nobody.",
+		cases: []scase{
+			{name: "answers", what: "half of one backend's answers are 500", backends: 6, settings: "delay=5ms", run: halfAnswers},
+			{name: "poison", what: "one more client asks 60 times a second for a URL that fails everywhere", backends: 6, settings: "delay=5ms", run: halfPoison},
+		},
+	}
+}
+
+func halfAnswers(e *run) error {
+	e.send(&load{from: "127.0.0.2", rate: 120})
+	e.send(&load{from: "127.0.0.3", rate: 120})
+	e.sleep(2 * time.Second)
+	e.mark("fault")
+	if err := e.fleet[0].tell("set errors=0.5"); err != nil {
+		return err
+	}
+	e.sleep(16 * time.Second)
+	all, err := e.count()
+	if err != nil {
+		return err
+	}
+	o := e.outcome
+	at, ok := e.watch.outAfter("b1", e.when("fault"))
+	if ok {
+		o.figure("out of rotation", "s", at.Sub(e.when("fault")).Seconds())
+	}
+	late := within(all, e.when("fault").Add(8*time.Second), time.Now())
+	o.figure("errors after 8 s", "", float64(bad(late)))
+	o.figure("other backends taken out", "", float64(e.outOf(e.fleet[1:])))
+	o.atMost("errors later than 8 s", float64(bad(late)), 0)
+	o.atMost("other backends taken out", float64(e.outOf(e.fleet[1:])), 0)
+	return nil
+}
+
+func halfPoison(e *run) error {
+	e.send(&load{from: "127.0.0.2", rate: 120})
+	e.send(&load{from: "127.0.0.3", rate: 120})
+	e.sleep(time.Second)
+	e.mark("fault")
+	poison := &load{addr: e.subject.addr, from: "127.0.0.4", path: "/poison", rate: 60, seed: 99}
+	poison.start()
+	e.sleep(16 * time.Second)
+	poisoned := poison.end()
+	all, err := e.count()
+	if err != nil {
+		return err
+	}
+	o := e.outcome
+	o.Sent = 0 // the other client's requests are in the ledgers, too
+	o.figure("backends taken out", "", float64(e.outOf(e.fleet)))
+	o.figure("poisonous requests", "", float64(len(poisoned)))
+	o.atMost("backends taken out", float64(e.outOf(e.fleet)), 0)
+	o.atMost("errors of the other clients", float64(bad(all)), 0)
+	return nil
+}
+
+// outOf counts how often backends left rotation.
+func (e *run) outOf(some []*backend) (n int) {
+	for _, b := range some {
+		n += e.watch.leftRotation(b.name)
+	}
+	return n
+}
