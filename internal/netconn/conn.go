@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/weirlb/weir/balance"
 )
@@ -47,6 +48,10 @@ type Conn struct {
 	spare    [1]byte
 	rop      *readOp
 	turns    *Turns // during the handshake only
+
+	// Owned by the writer below TLS, see writeRecord.
+	recordUntil balance.Instant // the deadline that was seen last; 0: none
+	recordTime  time.Duration   // what the caller gave
 
 	// Atomic.
 	flags  atomic.Uint32

@@ -3,6 +3,7 @@
 package netconn
 
 import (
+	"crypto/tls"
 	"errors"
 	"io"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/internal/clock"
+	"github.com/weirlb/weir/internal/weirtest"
 )
 
 // TestWriteLooksOnceMore: room that a slow reader made, too little for the
@@ -44,4 +46,54 @@ func TestWriteLooksOnceMore(t *testing.T) {
 			t.Errorf("spliced %v: no progress although %d of %d bytes were read", spliced, stored/20, stored)
 		}
 	}
+}
+
+// TestSlowReaderOfTLS: a write under TLS may last for longer than its deadline
+// while it progresses, and no longer when it does not.
+func TestSlowReaderOfTLS(t *testing.T) {
+	const given = 400 * time.Millisecond
+	a, b := tcpPair(t)
+	if err := b.SetWriteBuffer(32 << 10); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.SetReadBuffer(64 << 10); err != nil {
+		t.Fatal(err)
+	}
+	ca := weirtest.NewAuthority(t)
+	c := Server(b, &tls.Config{Certificates: []tls.Certificate{ca.Issue("weir.test")}})
+	client := tls.Client(a, &tls.Config{RootCAs: ca.Pool(), ServerName: "weir.test"})
+	const size = 1 << 20
+	enough, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		p := make([]byte, 8<<10)
+		for n := 0; n < size; {
+			k, err := client.Read(p)
+			if n += k; err != nil {
+				t.Error(err)
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		<-enough // and no more
+	}()
+	begin := time.Now()
+	c.SetWriteDeadline(clock.Now().Add(given))
+	if n, err := c.Write(make([]byte, size)); n != size || err != nil {
+		t.Errorf("to who reads slowly: %d of %d bytes, %v", n, size, err)
+	}
+	if took := time.Since(begin); took < given {
+		t.Errorf("the reader was not slow: %s", took)
+	}
+	begin = time.Now()
+	c.SetWriteDeadline(clock.Now().Add(given))
+	if _, err := c.Write(make([]byte, 16*size)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("to who has stopped: %v", err)
+	}
+	if took := time.Since(begin); took < given || took > 20*given {
+		t.Errorf("to who has stopped: after %s", took)
+	}
+	close(enough)
+	c.Close()
+	<-stopped
 }

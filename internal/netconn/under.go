@@ -52,7 +52,41 @@ func (u *under) Write(p []byte) (int, error) {
 	if c.flags.Load()&flagWriteOnce != 0 {
 		return c.writeNow(p)
 	}
-	return c.write(p)
+	return c.writeRecord(p)
+}
+
+// writeRecord writes a record of TLS. crypto/tls never goes on after a write that
+// failed, even when a part of it was taken, so what a plain write leaves to its
+// caller is done here: the deadline is one without progress, and each record, or
+// part of one, that is taken gives the next the time that the first was given. A
+// slow reader progresses, though the kernel says so only when a third of a
+// buffer of megabytes is free.
+func (c *Conn) writeRecord(p []byte) (int, error) {
+	now, want := clock.Now(), balance.Instant(c.wr.want.Load())
+	switch {
+	case want == 0:
+		c.recordUntil = 0
+	case want != c.recordUntil: // set by the caller since
+		c.recordTime, c.recordUntil = want.Sub(now), want
+	default: // another record of the same write
+		c.moreTime(now)
+	}
+	for total := 0; ; {
+		n, err := c.write(p[total:])
+		total += n
+		if n == 0 || c.recordUntil == 0 || !errors.Is(err, os.ErrDeadlineExceeded) ||
+			balance.Instant(c.wr.want.Load()) != c.recordUntil { // who moved it meanwhile means it
+			return total, err
+		}
+		c.moreTime(clock.Now())
+	}
+}
+
+// moreTime gives the write that progresses its time again.
+func (c *Conn) moreTime(now balance.Instant) {
+	if next := now.Add(c.recordTime); next > c.recordUntil && c.wr.want.CompareAndSwap(int64(c.recordUntil), int64(next)) {
+		c.recordUntil = next
+	}
 }
 
 // Close closes the socket.
