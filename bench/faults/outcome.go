@@ -13,7 +13,6 @@ type outcome struct {
 	Scenario string
 	Case     string
 	Subject  string
-	Label    string         `json:",omitempty"`
 	Requests int            // that the client sent
 	Errors   int            // without the whole right answer
 	Kinds    map[string]int `json:",omitempty"` // of errors

@@ -72,11 +72,7 @@ func kernel() string {
 
 // print writes an outcome for people; a duration of 0 is not shown.
 func (o *outcome) print(w io.Writer, d time.Duration) {
-	who := o.Subject
-	if o.Label != "" {
-		who += " (" + o.Label + ")"
-	}
-	fmt.Fprintf(w, "%-22s %-20s requests %d  errors %d  sent %.3fx  p50 %.1f ms  p99 %.1f ms  worst %.0f ms", o.Scenario+"/"+o.Case, who,
+	fmt.Fprintf(w, "%-22s %-8s requests %d  errors %d  sent %.3fx  p50 %.1f ms  p99 %.1f ms  worst %.0f ms", o.Scenario+"/"+o.Case, o.Subject,
 		o.Requests, o.Errors, o.Sent, o.P50, o.P99, o.Worst)
 	for _, f := range o.Figures {
 		fmt.Fprintf(w, "  %s %s", f.Name, f.text())

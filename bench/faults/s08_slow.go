@@ -2,10 +2,7 @@
 
 package main
 
-import (
-	"fmt"
-	"time"
-)
+import "time"
 
 // slow is scenario 8: one of six backends runs at 30 % of its speed.
 func slow() *scenario {
@@ -74,7 +71,7 @@ func compareSlow(all []*outcome) {
 	for _, o := range all {
 		if b := base[o.Subject]; o.Case != "round_robin" && b > 0 {
 			o.figure("p99 / round_robin's", "x", o.P99/b)
-			o.atMost(fmt.Sprintf("p99 over that of round_robin (%.0f ms)", b), o.P99/b, .25)
+			o.atMost("p99 over that of round_robin", o.P99/b, .25)
 		}
 	}
 }

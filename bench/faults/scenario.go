@@ -16,7 +16,6 @@ type scenario struct {
 	name    string
 	title   string // what happens, in a sentence
 	promise string // what weir promises, in a sentence
-	table   string // what the columns beyond the common ones mean; "" if none
 	cases   []scase
 	after   func(all []*outcome) // checks that compare cases; nil: none
 }
@@ -26,7 +25,6 @@ type scase struct {
 	name     string
 	what     string   // in a few words, for the table
 	subjects []string // those that can do it; nil: all three
-	label    string   // of the subject in the table, where one balancer comes in variants
 	backends int      // of the fleet; 0: 3
 	backups  int
 	settings string // of the backends
@@ -68,7 +66,7 @@ func (c *scase) execute(ctx context.Context, sc *scenario, name string, o *optio
 		return nil, err
 	}
 	e := &run{scase: c, ctx: ctx, short: o.short, dir: dir}
-	e.outcome = &outcome{Scenario: sc.name, Case: c.name, Subject: name, Label: c.label}
+	e.outcome = &outcome{Scenario: sc.name, Case: c.name, Subject: name}
 	defer e.close(o.logs)
 	n := c.backends
 	if n == 0 {
