@@ -27,6 +27,7 @@ type sample struct {
 	due        time.Time
 	took       time.Duration // since it was due, so that a stall is not hidden
 	bad        string        // "" when the whole right answer came with 200
+	late       time.Duration // it was sent so long after it was due: the client's own fault
 	by         string        // the backend that answered
 	retryAfter bool
 }
@@ -120,6 +121,7 @@ func (l *load) end() []sample {
 }
 
 func (l *load) one(s sample) {
+	s.late = time.Since(s.due)
 	s.bad = l.ask(&s)
 	s.took = time.Since(s.due)
 	l.mu.Lock()

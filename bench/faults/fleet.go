@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -81,13 +82,17 @@ func (b *backend) kill() {
 	b.wait()
 }
 
+// freeAddr returns an address on loopback that nobody listens on, and that stays
+// free while a killed backend is away: its port is below those that the kernel
+// gives to connections that go out, its host one that hardly anybody else uses.
 func freeAddr() string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		panic(err)
+	for {
+		addr := fmt.Sprintf("127.%d.%d.%d:%d", 64+rand.IntN(64), rand.IntN(256), 1+rand.IntN(254), 10000+rand.IntN(20000))
+		if l, err := net.Listen("tcp", addr); err == nil {
+			_ = l.Close()
+			return addr
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 func waitAddr(addr string) error {

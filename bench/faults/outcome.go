@@ -21,6 +21,7 @@ type outcome struct {
 	P50      float64        // milliseconds, of good answers
 	P99      float64        // milliseconds, of good answers
 	Worst    float64        // milliseconds, of all
+	Late     float64        // milliseconds by which the client was late to send (p99): how busy the machine was
 	Figures  []figure       `json:",omitempty"` // the case's own
 	Checks   []check        `json:",omitempty"`
 }
@@ -67,10 +68,11 @@ func (e *run) count() ([]sample, error) {
 	}
 	o := e.outcome
 	o.Requests, o.Kinds = len(all), map[string]int{}
-	var good []time.Duration
+	var good, late []time.Duration
 	var worst time.Duration
 	for _, s := range all {
 		worst = max(worst, s.took)
+		late = append(late, s.late)
 		if s.bad == "" {
 			good = append(good, s.took)
 			continue
@@ -79,6 +81,7 @@ func (e *run) count() ([]sample, error) {
 		o.Kinds[s.method+" "+s.bad]++
 	}
 	o.P50, o.P99, o.Worst = quantile(good, .5), quantile(good, .99), worst.Seconds()*1e3
+	o.Late = quantile(late, .99)
 	entries, err := e.ledger()
 	if err != nil {
 		return nil, err

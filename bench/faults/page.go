@@ -99,7 +99,12 @@ func (r *report) about() string {
 		return "Nothing has been measured yet.\n"
 	}
 	s := fmt.Sprintf("%s, weir (%s), %s, %s; %.0f s in all.\n", r.Machine, r.Versions["weir"], r.Versions["nginx"], r.Versions["haproxy"], r.Seconds)
-	if busy, _ := strconv.ParseFloat(r.Load, 64); busy > 1 {
+	late := 0.0
+	for _, o := range r.Outcomes {
+		late = max(late, o.Late)
+	}
+	s += fmt.Sprintf("The client itself was late by at most %.1f ms (p99 of the worst case).\n", late)
+	if busy, _ := strconv.ParseFloat(r.Load, 64); busy > 1 || late > 20 {
 		s += "\n**The machine was busy with other work (load " + r.Load + "): counts hold, times do not.**\n"
 	}
 	if r.Short {

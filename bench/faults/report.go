@@ -77,6 +77,9 @@ func (o *outcome) print(w io.Writer, d time.Duration) {
 	for _, f := range o.Figures {
 		fmt.Fprintf(w, "  %s %s", f.Name, f.text())
 	}
+	if o.Late > 5 {
+		fmt.Fprintf(w, "  CLIENT LATE %.0f ms", o.Late)
+	}
 	if d > 0 {
 		fmt.Fprintf(w, "  (%.0f s)", d.Seconds())
 	}

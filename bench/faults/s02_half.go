@@ -66,10 +66,10 @@ func halfPoison(e *run) error {
 	return nil
 }
 
-// outOf counts how often backends left rotation.
+// outOf counts how often backends left rotation since the case began.
 func (e *run) outOf(some []*backend) (n int) {
 	for _, b := range some {
-		n += e.watch.leftRotation(b.name)
+		n += e.watch.leftRotation(b.name, e.began)
 	}
 	return n
 }

@@ -87,7 +87,8 @@ func (c *scase) execute(ctx context.Context, sc *scenario, name string, o *optio
 		return nil, err
 	}
 	e.watch = startWatch(e.subject)
-	e.sleep(2500 * time.Millisecond) // first probes
+	e.sleep(2 * time.Second) // first probes
+	e.watch.settled(n+c.backups, 10*time.Second)
 	e.began = time.Now()
 	if err := c.run(e); err != nil {
 		return nil, fmt.Errorf("%s, %s, %s: %w", sc.name, c.name, name, err)

@@ -134,12 +134,13 @@ func (w *watch) outAfter(id string, from time.Time) (time.Time, bool) {
 	return w.seen[id][i].at, true
 }
 
-// leftRotation counts how often a backend went from taking work to taking none.
-func (w *watch) leftRotation(id string) (n int) {
+// leftRotation counts how often a backend went from taking work to taking none
+// after from.
+func (w *watch) leftRotation(id string, from time.Time) (n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i, v := range w.seen[id] {
-		if i > 0 && !v.in && w.seen[id][i-1].in {
+		if i > 0 && !v.in && w.seen[id][i-1].in && v.at.After(from) {
 			n++
 		}
 	}
@@ -163,6 +164,20 @@ func (w *watch) fewest(from time.Time) int {
 		least = min(least, w.serving(t))
 	}
 	return least
+}
+
+// settled waits until n backends take work, if there is somebody to ask, and at
+// most for limit.
+func (w *watch) settled(n int, limit time.Duration) {
+	for end := time.Now().Add(limit); w.s.name != "nginx" && time.Now().Before(end); {
+		w.mu.Lock()
+		in := w.serving(time.Now())
+		w.mu.Unlock()
+		if in == n {
+			return
+		}
+		time.Sleep(25 * time.Millisecond)
+	}
 }
 
 // serving counts the backends that take work at t; mu is held.
