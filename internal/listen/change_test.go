@@ -215,7 +215,8 @@ func TestQueueIsServed(t *testing.T) {
 			named("served")(c, i)
 		})
 		k := l.binds[0].sockets[0]
-		k.o.delivery.Lock() // nobody is handed over: the queue fills
+		eventually(t, "it serves", func() bool { return k.o.now.Load() != nil }) // a socket that nobody served yet drops its queue
+		k.o.delivery.Lock()                                                      // nobody is handed over: the queue fills
 		var clients []net.Conn
 		for range 30 {
 			clients = append(clients, dial(t, l))
