@@ -34,6 +34,8 @@ type Pool struct {
 	marked    atomic.Pointer[member] // members with marks, a stack
 	builds    atomic.Uint64
 
+	lately atomic.Pointer[latencies] // how long answers take; read by attempts that failed
+
 	_        [64]byte
 	total    balance.Total // only for policies that ask for it
 	inFlight atomic.Int64  // only with Limits.PoolRequests

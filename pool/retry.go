@@ -60,6 +60,7 @@ type Failure struct {
 	Stale      bool             // a reused connection died before a response byte
 	Replayable bool             // method and body allow to send it again after bytes were sent
 	Backend    *balance.Backend // which one failed; may be nil
+	By         balance.Instant  // when the request's answer is due; 0: never
 	NoRetry    bool             // the answer says that whoever gave it has retried, or declined to (S6)
 }
 
@@ -75,10 +76,11 @@ const (
 	Within                    // the time for retries is over
 	NotListed                 // the route does not retry this
 	NoneBetter                // an answer is in hand, and no other backend can be asked; for a 503 with Retry-After, none has headroom
+	TooLate                   // of the pool's answers too few come in the time that is left
 	RetriedBelow              // the answer says that a weir behind this one has retried, or declined to
 )
 
-var whyNames = [...]string{"none", "attempts", "budget", "not_replayable", "within", "not_listed", "none_better", "retried_below"}
+var whyNames = [...]string{"none", "attempts", "budget", "not_replayable", "within", "not_listed", "none_better", "too_late", "retried_below"}
 
 // String returns the word used in logs and metrics.
 func (w DecisionWhy) String() string {
@@ -112,10 +114,11 @@ type Decision struct {
 //     turned out dead: once per exchange, whatever Attempts says; not on one
 //     that drains, whose connections were cut at its deadline;
 //   - a retry, when bytes were sent and the request may be replayed: after a
-//     backoff, and only if the pool's budget has room for it, which is spent.
+//     backoff, if there is hope of an answer in time (the fastest tenth of the
+//     pool's answers of late takes no longer than what is left), and only if the
+//     pool's budget has room for it, which is spent.
 //
-// rnd is 64 random bits for the backoff's jitter. The whole request's deadline
-// is the caller's business: an attempt that cannot finish in time is not made.
+// rnd is 64 random bits for the backoff's jitter.
 func (p *Pool) Next(now balance.Instant, rr *RetryRules, t *Try, f Failure, rnd uint64) Decision {
 	if t.N == 0 && !t.Stale {
 		t.FirstFailed = now
@@ -154,6 +157,9 @@ func (p *Pool) Next(now balance.Instant, rr *RetryRules, t *Try, f Failure, rnd 
 	after := p.backoff(t.Retries, rnd)
 	if rr.Within > 0 && now.Add(after).Sub(t.FirstFailed) > rr.Within {
 		return rr.decline(f, Within)
+	}
+	if f.By != 0 && now.Add(after+p.Latency(Hopeless)) >= f.By {
+		return rr.decline(f, TooLate)
 	}
 	if !p.budget.Load().spend(now, false) {
 		return rr.decline(f, BudgetEmpty)

@@ -95,6 +95,9 @@ func (c *core) statistics(now balance.Instant) {
 	}
 	c.served = c.served || total.good > 0
 	c.forgetRemembered(now)
+	if answers > 0 {
+		c.lookLately()
+	}
 	c.turnHistograms(dt)
 	c.outliers(now)
 	c.turnPressure(now, now.Sub(st.shareAt) >= shareTurn)

@@ -285,6 +285,9 @@ func (p *page) failing(e *admin.Explanation) {
 	if f.WithinS > 0 {
 		text += fmt.Sprintf("; retries within %gs", f.WithinS)
 	}
+	if f.LeastS > 0 {
+		text += fmt.Sprintf("; none with less than %s left of the request's time", seconds(f.LeastS))
+	}
 	if !f.Replayable {
 		text += "; the method may not be sent twice without an Idempotency-Key"
 	}

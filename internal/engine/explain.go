@@ -201,6 +201,9 @@ func (x *explainer) pool(out *admin.Explanation, p *livePool, rt *l7.Route, told
 		Attempts: rt.Retry.Attempts, WithinS: rt.Retry.Within.Seconds(),
 		Replayable: told.Replayable, BudgetLeft: round(e.Snapshot.BudgetRemaining),
 	}
+	if rt.Timeouts.Request > 0 || rt.Timeouts.Total > 0 {
+		f.LeastS = p.pool.Latency(pool.Hopeless).Seconds()
+	}
 	for _, c := range p.pool.ExplainRetry(ask.Now, &rt.Retry, e.After, told.Replayable) {
 		f.Cases = append(f.Cases, caseInWords(&c))
 	}

@@ -233,9 +233,6 @@ func (e *exchange) again(f *Failure) bool {
 		e.fresh = true
 		return true
 	}
-	if e.headBy != 0 && e.now.Add(d.After) >= e.headBy {
-		return false
-	}
 	e.letGo(f, d)
 	return e.pause(f)
 }
@@ -243,24 +240,31 @@ func (e *exchange) again(f *Failure) bool {
 // next asks the pool, and counts why not.
 func (e *exchange) next(f *Failure) pool.Decision {
 	pf := f.retry()
-	pf.RetryAfter, pf.Backend = e.retryAfter, e.backend
+	pf.RetryAfter, pf.Backend, pf.By = e.retryAfter, e.backend, e.headBy
 	if f.Kind == pool.Success {
 		pf.Status = e.res.Status
 	}
 	d := e.rt.Pool.Next(e.now, &e.rt.Retry, &e.try, pf, rand.Uint64())
 	e.final = e.final || d.Declined
-	if d.Again || e.rt.PoolSeries == nil || !f.Sent || e.rt.Retry.Attempts < 2 {
+	if d.Again || !f.Sent || e.rt.Retry.Attempts < 2 {
 		return d
 	}
-	cause, status := f.Reason, pf.Status
+	outcome := observe.RetryNotAllowed
 	switch d.Why {
 	case pool.BudgetEmpty:
-		e.rec.Detail = "retry budget empty"
-		e.rt.PoolSeries.Retry(cause, status, observe.RetryNoBudget)
+		e.rec.Detail, outcome = "retry budget empty", observe.RetryNoBudget
 	case pool.NotReplayable:
-		e.rt.PoolSeries.Retry(cause, status, observe.RetryNotReplayable)
+		outcome = observe.RetryNotReplayable
+	case pool.TooLate:
+		e.rec.Detail = "too little time left for a retry"
+	case pool.RetriedBelow:
+		e.rec.Detail = "a weir behind has retried"
 	case pool.Attempts, pool.Within:
-		e.rt.PoolSeries.Retry(cause, status, observe.RetryNotAllowed)
+	default:
+		return d
+	}
+	if e.rt.PoolSeries != nil {
+		e.rt.PoolSeries.Retry(f.Reason, pf.Status, outcome)
 	}
 	return d
 }

@@ -137,7 +137,7 @@ func (e *exchange) judge() Failure {
 	f := Failure{Fault: FaultBackend, Phase: PhaseAwait, Kind: pool.Success, Sent: true, Replayable: e.replayable(), Code: r.Status, Detail: "the answer was to be retried"}
 	f.noRetry = noRetry(&r.Fields)
 	d := e.next(&f)
-	if !d.Again || e.headBy != 0 && e.now.Add(d.After) >= e.headBy {
+	if !d.Again {
 		return Failure{} // the answer passes
 	}
 	next := e.reserve()

@@ -73,7 +73,7 @@ func (b *Balancer) serve(c *call) {
 	if b.cfg.Request > 0 && !c.hold {
 		x.end = x.began.Add(b.cfg.Request)
 	}
-	x.req.Key, x.req.HasKey = c.key, c.hasKey
+	x.req.Key, x.req.HasKey, x.req.Priority = c.key, c.hasKey, c.prio
 	x.pick()
 }
 
@@ -181,7 +181,7 @@ func (x *exchange) attempt() {
 	in := x.in
 	x.out = call{
 		caller: x, to: l.to, began: b.w.now, rnd: in.rnd, try: in.try<<8 + uint32(x.attempts), key: in.key, hasKey: in.hasKey,
-		client: in.client, size: in.size, work: in.work, unsafe: in.unsafe, hold: in.hold, weir: b.cfg.Marks,
+		client: in.client, size: in.size, work: in.work, unsafe: in.unsafe, prio: in.prio, hold: in.hold, weir: b.cfg.Marks,
 	}
 	if b.w.counts != nil {
 		b.w.counts.begin(l)
@@ -352,7 +352,7 @@ func (x *exchange) decide(r reply) {
 	}
 	d := b.pool.Next(b.w.now, &b.cfg.Retry, &x.try, pool.Failure{
 		Kind: r.kind, Status: r.status, RetryAfter: r.retryAfter, Sent: sent, Replayable: !x.in.unsafe, Backend: back,
-		NoRetry: r.noRetry && b.cfg.Marks,
+		By: x.end, NoRetry: r.noRetry && b.cfg.Marks,
 	}, mix(x.in.rnd^b.salt^0xb0ff^uint64(x.attempts)))
 	b.Touch()
 	if !d.Again {
@@ -366,10 +366,6 @@ func (x *exchange) decide(r reply) {
 	x.last = r
 	if !d.SameBackendFresh {
 		x.req.Tried.Add(back.Hash())
-	}
-	if d.After > 0 && x.end != 0 && b.w.now.Add(d.After) >= x.end {
-		x.finish(r)
-		return
 	}
 	x.until(0)
 	if d.After <= 0 {
