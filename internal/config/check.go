@@ -211,5 +211,9 @@ func (d *decoder) finishWarnings() []Warning {
 	slices.SortStableFunc(out, func(a, b Warning) int {
 		return d.compare(a.Pos, b.Pos)
 	})
+	var lines lineHider
+	for i := range out {
+		out[i].Line, _ = lines.hide(out[i].Pos, out[i].Line)
+	}
 	return out
 }

@@ -144,6 +144,20 @@ func (f *faults) secretOf(value string) {
 // scrub hides the secrets in faults. In the line of the text they leave as many
 // characters as they had, so that the mark stays where it belongs.
 func (f *faults) scrub() {
+	f.scrubKnown()
+	var lines lineHider
+	for i := range f.list {
+		x := &f.list[i]
+		var found []string
+		x.Line, found = lines.hide(x.Pos, x.Line)
+		for _, s := range found {
+			x.What, x.Fix = strings.ReplaceAll(x.What, s, Masked), strings.ReplaceAll(x.Fix, s, Masked)
+		}
+	}
+}
+
+// scrubKnown hides the values that are known to be secrets.
+func (f *faults) scrubKnown() {
 	if len(f.secrets) == 0 {
 		return
 	}

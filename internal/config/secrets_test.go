@@ -117,6 +117,41 @@ func TestFaultsHideSecrets(t *testing.T) {
 	}
 }
 
+// TestLinesHideSecrets: a line that is shown for one fault keeps the secrets to
+// itself that stand beside it, where the text is no YAML, too.
+func TestLinesHideSecrets(t *testing.T) {
+	for _, text := range []string{
+		`pools: {app: {backends: ["http://user:hunter-url@10.0.0.1:80"]}}`,
+		`listeners: {web: {bind: ":80", routes: [{request_headers: {set: {"Bad Name": a, X-Api-Key: "hunter\n"}}, pool: app}]}}`,
+		`listeners: {web: {bind: ":80", routes: [{request_headers: {set: {Authorization: {x: "Basic hunter"}, Cookie: [hunter1, hunter2]}}, pool: app}]}}`,
+		`listeners: {web: {bind: ":80", routes: [{request_headers: {set: {Authorization: Bearer hunter, X-Any: token hunter}}, pool: app}]}`,
+		`listeners: {web: {bind: ":80", x: "eyJhbGciOiJub25lIn0.hunter", routes: [{request_headers: {set: {'X-Secret': 'hunter, hunter'}}, pool: app}]}}`,
+		`admin: {password: hunter2 hunter3, token: "hunter`,
+		`listeners: {web: {bind: ":80", routes: [{request_headers: {set: {cookie: sid=hunter}}, poool: app}]}}`,
+		`log: {level: loud, passwort: x} # password: hunter`,
+	} {
+		_, err := Parse("t.yaml", []byte(text), secretEnv)
+		if err == nil || strings.Contains(err.Error(), "hunter") {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		for _, f := range err.(*Errors).Faults { //nolint:errorlint // by contract
+			if len(f.Line) != len(text) {
+				t.Errorf("the mark has moved: %s", f)
+			}
+		}
+	}
+	// What only names a file or a part of a request is shown.
+	for _, line := range []string{
+		`  tls: {certificates: [{cert: a.crt, key: /etc/weir/a.key}], ticket_keys_file: /etc/t}`, `admin: {token_file: /etc/token}`, `hash: {key: "cookie:sid"}`, `sticky: {cookie: weir, ttl: 1h}`,
+		`pools: {tokens: {backends: ["http://[::1]:80"]}}`, `- match: {headers: {X-Canary: yes}}`,
+	} {
+		if got, _ := hideLine(line); got != line {
+			t.Errorf("%s became %s", line, got)
+		}
+	}
+}
+
 func TestMaskField(t *testing.T) {
 	for _, c := range []struct {
 		name, value string
