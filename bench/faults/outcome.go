@@ -66,6 +66,7 @@ func (e *run) count() ([]sample, error) {
 	for _, l := range e.loads {
 		all = append(all, l.end()...)
 	}
+	all = e.undisturbed(all)
 	o := e.outcome
 	o.Requests, o.Kinds = len(all), map[string]int{}
 	var good, late []time.Duration
@@ -86,9 +87,13 @@ func (e *run) count() ([]sample, error) {
 	if err != nil {
 		return nil, err
 	}
+	ours := map[string]bool{}
+	for _, s := range all {
+		ours[s.id] = true
+	}
 	sent, posts := 0, map[string]int{}
 	for _, x := range entries {
-		if x.kind != gotRequest {
+		if x.kind != gotRequest || !ours[x.id] {
 			continue
 		}
 		sent++

@@ -9,14 +9,15 @@ import (
 
 // blip is scenario 3: a database that all readiness pages ask is away.
 func blip() *scenario {
+	checks := scase{name: "checks", what: "traffic succeeds", backends: 4, settings: "delay=10ms", run: func(e *run) error { return runBlip(e, false) }}
 	return &scenario{
 		name:    "blip",
 		title:   "Every /readyz says 503 for 20 s, because all ask one database. Four backends, 200 requests per second.",
 		promise: "While traffic succeeds no user sees an error. When it fails too, errors end with the blip, retries stay within their budget, and nothing stampedes afterwards.",
-		cases: []scase{
-			{name: "checks", what: "traffic succeeds", backends: 4, settings: "delay=10ms", run: func(e *run) error { return runBlip(e, false) }},
+		cases: append([]scase{
+			checks,
 			{name: "traffic", what: "traffic fails with 503, too", backends: 4, settings: "delay=10ms", run: func(e *run) error { return runBlip(e, true) }},
-		},
+		}, changed(checks)...),
 	}
 }
 
@@ -35,7 +36,11 @@ func runBlip(e *run, traffic bool) error {
 	if err := e.all(words); err != nil {
 		return err
 	}
-	e.sleep(lasts)
+	e.sleep(lasts / 2)
+	if err := e.disturb(); err != nil {
+		return err
+	}
+	e.sleep(lasts / 2)
 	e.mark("repair")
 	if err := e.all("set ready=200 errors=0"); err != nil {
 		return err

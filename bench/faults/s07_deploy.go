@@ -15,16 +15,17 @@ func deploy() *scenario {
 		"weir":    {"active": "interval: 1s, fast_interval: 300ms, timeout: 300ms"},
 		"haproxy": {"check": "inter 1s fastinter 300ms fall 3 rise 2"},
 	}
+	drain := scase{name: "drain", what: "each says 503 on /readyz for 3 s, then finishes and exits", backends: 6, settings: common + " drain=3s", extra: quick,
+		run: func(e *run) error { return runDeploy(e, 0) }}
 	return &scenario{
 		name:    "deploy",
 		title:   "Six backends at half load are stopped by SIGTERM and started again, one after another; newcomers begin at 30 % of their speed.",
 		promise: "No request fails while backends drain, and p99 stays within 1.5 times that of quiet seconds. Backends that just exit cost at most the POST under way.",
-		cases: []scase{
-			{name: "drain", what: "each says 503 on /readyz for 3 s, then finishes and exits", backends: 6, settings: common + " drain=3s", extra: quick,
-				run: func(e *run) error { return runDeploy(e, 0) }},
+		cases: append([]scase{
+			drain,
 			{name: "exit", what: "each just exits", backends: 6, settings: common, extra: quick,
 				run: func(e *run) error { return runDeploy(e, 30) }},
-		},
+		}, changed(drain)...),
 	}
 }
 
@@ -36,7 +37,12 @@ func runDeploy(e *run, posts float64) error {
 	e.mark("steady")
 	e.sleep(8 * time.Second)
 	e.mark("deploy")
-	for _, b := range e.fleet {
+	for i, b := range e.fleet {
+		if i == 3 {
+			if err := e.disturb(); err != nil {
+				return err
+			}
+		}
 		if err := b.signal(syscall.SIGTERM); err != nil {
 			return err
 		}

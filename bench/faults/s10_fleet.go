@@ -31,6 +31,11 @@ func fleet() *scenario {
 			sc.cases = append(sc.cases, c)
 		}
 	}
+	for _, c := range sc.cases {
+		if c.name == "90%-serve" {
+			sc.cases = append(sc.cases, changed(c)...)
+		}
+	}
 	return sc
 }
 
@@ -41,7 +46,11 @@ func runFleet(e *run, gone int) error {
 	for _, b := range e.fleet[:gone] {
 		b.kill()
 	}
-	e.sleep(6 * time.Second)
+	e.sleep(3 * time.Second)
+	if err := e.disturb(); err != nil {
+		return err
+	}
+	e.sleep(3 * time.Second)
 	e.mark("repair")
 	var errs []error
 	for _, b := range e.fleet[:gone] {

@@ -29,7 +29,8 @@ type scase struct {
 	backups  int
 	settings string // of the backends
 	extra    map[string]map[string]string
-	long     bool // left out of -short
+	long     bool   // left out of -short
+	change   string // of weir itself, in the middle; "": none
 	run      func(e *run) error
 }
 
@@ -46,6 +47,8 @@ type run struct {
 	loads   []*load
 	began   time.Time
 	marks   []mark
+	gapFrom time.Time // weir was away from here
+	gapTo   time.Time // to here
 	outcome *outcome
 }
 
@@ -93,6 +96,13 @@ func (c *scase) execute(ctx context.Context, sc *scenario, name string, o *optio
 	if err := c.run(e); err != nil {
 		return nil, fmt.Errorf("%s, %s, %s: %w", sc.name, c.name, name, err)
 	}
+	if c.change == "upgrade" {
+		gone := 0.0
+		if e.subject.gone() {
+			gone = 1
+		}
+		e.outcome.atLeast("predecessors gone at the end", gone, 1)
+	}
 	return e.outcome, ctx.Err()
 }
 
@@ -108,7 +118,7 @@ func (e *run) close(logs string) {
 		e.subject.stop()
 		if logs != "" {
 			file := filepath.Join(logs, e.outcome.Scenario+"-"+e.outcome.Case+"-"+e.subject.name+".log")
-			_ = os.WriteFile(file, e.subject.said.Bytes(), 0o644)
+			_ = os.WriteFile(file, e.subject.said(), 0o644)
 		}
 	}
 	for _, b := range append(e.fleet, e.backups...) {

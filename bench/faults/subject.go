@@ -12,7 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"text/template"
-	"time"
 )
 
 //go:embed config
@@ -24,7 +23,7 @@ type subject struct {
 	addr, admin string
 	dir, file   string
 	cmd         *exec.Cmd
-	said        bytes.Buffer // what it wrote; read after its end
+	done        chan struct{} // closed when the process has ended
 }
 
 // settings fill a committed configuration.
@@ -70,31 +69,57 @@ func startSubject(name, dir string, fill settings) (*subject, error) {
 	if err := s.render(fill); err != nil {
 		return nil, err
 	}
-	switch name {
-	case "weir":
-		s.cmd = exec.Command(weirBinary(), "run", "-c", s.file)
-	case "nginx":
-		s.cmd = exec.Command(lookPath("nginx"), "-c", s.file, "-p", dir)
-	case "haproxy":
-		s.cmd = exec.Command(lookPath("haproxy"), "-f", s.file, "-db")
-	}
-	s.cmd.Stdout, s.cmd.Stderr = &s.said, &s.said
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	s.cmd.WaitDelay = time.Second
-	if err := s.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", name, err)
+	if err := s.start(); err != nil {
+		return nil, err
 	}
 	if err := waitAddr(s.addr); err != nil {
 		s.stop()
-		return nil, fmt.Errorf("%s: %w\n%s", name, err, &s.said)
+		return nil, fmt.Errorf("%s: %w\n%s", name, err, s.said())
 	}
 	return s, nil
 }
 
-// stop kills the whole group: nginx's workers outlive a master that is killed.
+// start runs the program in its folder. Its output goes to a file: a pipe would
+// end with the first process, and a successor writes on.
+func (s *subject) start() error {
+	switch s.name {
+	case "weir":
+		s.cmd = exec.Command(weirBinary(), "run", "-c", s.file)
+	case "nginx":
+		s.cmd = exec.Command(lookPath("nginx"), "-c", s.file, "-p", s.dir)
+	case "haproxy":
+		s.cmd = exec.Command(lookPath("haproxy"), "-f", s.file, "-db")
+	}
+	out, err := os.OpenFile(filepath.Join(s.dir, "said"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	s.cmd.Stdout, s.cmd.Stderr, s.cmd.Dir = out, out, s.dir
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := s.cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", s.name, err)
+	}
+	cmd, done := s.cmd, make(chan struct{})
+	s.done = done
+	go func() {
+		_ = cmd.Wait()
+		close(done)
+	}()
+	return nil
+}
+
+// said returns what it wrote so far.
+func (s *subject) said() []byte {
+	text, _ := os.ReadFile(filepath.Join(s.dir, "said"))
+	return text
+}
+
+// stop kills the whole group: nginx's workers outlive a master that is killed,
+// and weir's successor its predecessor.
 func (s *subject) stop() {
 	_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL)
-	_ = s.cmd.Wait()
+	<-s.done
 }
 
 func (s *subject) version() string {
@@ -108,10 +133,14 @@ func (s *subject) version() string {
 }
 
 func weirBinary() string {
-	if v := os.Getenv("WEIR"); v != "" {
-		return v
+	name := os.Getenv("WEIR")
+	if name == "" {
+		name = "bin/weir"
 	}
-	return "bin/weir"
+	if abs, err := filepath.Abs(name); err == nil {
+		return abs // it is run in another folder
+	}
+	return name
 }
 
 // lookPath also looks where Debian keeps daemons.
