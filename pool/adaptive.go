@@ -32,13 +32,14 @@ type adaptive struct {
 	answers  atomic.Uint64
 	latency  atomic.Uint64 // nanoseconds
 	total    atomic.Uint64 // nanoseconds
+	lates    atomic.Uint64 // of answers, those given up
 	_        [64]byte
 	shed     [balance.Priorities]atomic.Uint64
 
 	// Guarded by Pool.mu.
 	knee knee
 	next balance.Instant // when it is stepped
-	last struct{ answers, latency, total, shed uint64 }
+	last struct{ answers, late, latency, total, shed uint64 }
 }
 
 func newAdaptive(cfg *Adaptive) *adaptive {
@@ -97,6 +98,7 @@ func (a *adaptive) learn(began balance.Instant, o *Outcome) {
 		if late := a.late.Load(); late == 0 || int64(total) < late {
 			return
 		}
+		a.lates.Add(1)
 	default:
 		return
 	}
@@ -120,12 +122,13 @@ func (c *core) adapt(now balance.Instant) {
 		return
 	}
 	l := &a.last
+	late := a.lates.Load()
 	answers, latency, total, shed := a.answers.Load(), a.latency.Load(), a.total.Load(), a.allShed()
 	m := measured{
 		answers: answers - l.answers, latency: float64(latency - l.latency), total: float64(total - l.total), shed: shed - l.shed,
-		inFlight: a.inFlight.Load(),
+		late: late - l.late, inFlight: a.inFlight.Load(),
 	}
-	l.answers, l.latency, l.total, l.shed = answers, latency, total, shed
+	l.answers, l.late, l.latency, l.total, l.shed = answers, late, latency, total, shed
 	cfg := &c.cfg.Limits.Adaptive
 	a.knee.step(cfg, now, m)
 	a.publish(cfg)

@@ -110,10 +110,15 @@ var deathSpiral = &Scenario{
 	},
 	variants: func(o *Options) []variant {
 		return []variant{
-			{"limit 8, no queue", func(seed uint64) sample { return spiralSample(o, seed, 8, 0, false) }},
-			{"limit 8, queue 128", func(seed uint64) sample { return spiralSample(o, seed, 8, 128, false) }},
-			{"no limit", func(seed uint64) sample { return spiralSample(o, seed, 0, 0, false) }},
-			{"no limit, no panic", func(seed uint64) sample { return spiralSample(o, seed, 0, 0, true) }},
+			{"limit 8, no queue", func(seed uint64) sample { return spiralSample(o, seed, pool.Limits{BackendRequests: 8}, false) }},
+			{"limit 8, queue 128", func(seed uint64) sample {
+				return spiralSample(o, seed, pool.Limits{BackendRequests: 8, Queue: 128, QueueTimeout: 2 * time.Second}, false)
+			}},
+			{"adaptive", func(seed uint64) sample {
+				return spiralSample(o, seed, pool.Limits{Adaptive: pool.Adaptive{Enabled: true}}, false)
+			}},
+			{"no limit", func(seed uint64) sample { return spiralSample(o, seed, pool.Limits{}, false) }},
+			{"no limit, no panic", func(seed uint64) sample { return spiralSample(o, seed, pool.Limits{}, true) }},
 		}
 	},
 	notes: func(*Options) []string {
@@ -122,7 +127,7 @@ var deathSpiral = &Scenario{
 	},
 }
 
-func spiralSample(o *Options, seed uint64, most int64, queue int, bare bool) sample {
+func spiralSample(o *Options, seed uint64, limits pool.Limits, bare bool) sample {
 	const begin, end, over = 30 * time.Second, 60 * time.Second, 120 * time.Second
 	s := &setting{
 		seed: seed, policy: o.Policies[0], servers: o.Backends, load: 0.6,
@@ -130,7 +135,7 @@ func spiralSample(o *Options, seed uint64, most int64, queue int, bare bool) sam
 			Service: Exponential(100 * time.Millisecond), Concurrency: 8, ProbeQueues: true, ProbeTime: 5 * time.Millisecond,
 		},
 		tune: func(_ int, c *BalancerConfig) {
-			c.Pool.Limits.BackendRequests, c.Pool.Limits.Queue = most, queue
+			c.Pool.Limits = limits
 			c.Pool.Panic.Off = bare
 		},
 		traffic: Traffic{Until: over, Timeout: 2 * time.Second},

@@ -77,6 +77,10 @@ func TestDeathSpiral(t *testing.T) {
 		{"limit 8, queue 128", "goodput", 0.9, 1.1},
 		{"limit 8, queue 128", "evicted", 0, 0},
 		{"limit 8, queue 128", "back", 0, 2},
+		{"adaptive", "goodput", 0.9, 1.1},
+		{"adaptive", "evicted", 0, 0},
+		{"adaptive", "back", 0, 2},
+		{"adaptive", "refused", 0, 10},
 		{"no limit", "goodput", 0, 0.75},
 	})
 }

@@ -50,6 +50,7 @@ type Traffic struct {
 	Keys      Keys
 	Addresses int     // client addresses, as health counts them; 0 counts as 1000
 	Unsafe    float64 // part of the requests that may not be sent twice
+	Priority  balance.Priority
 
 	Timeout time.Duration // after which a client goes away; 0: never
 	Retries int           // of a client after a failure, beside the balancers' own
@@ -365,7 +366,7 @@ func (q *request) send() {
 	q.tries++
 	q.out = call{
 		caller: q, to: q.to, began: q.s.w.now, rnd: q.rnd, try: uint32(q.tries), key: q.key, hasKey: q.hasKey,
-		client: q.client, size: q.size, work: q.work, unsafe: q.unsafe,
+		client: q.client, size: q.size, work: q.work, unsafe: q.unsafe, prio: q.s.t.Priority,
 	}
 	if q.s.t.Timeout > 0 {
 		q.code = requestTimeout

@@ -209,6 +209,7 @@ type call struct {
 	size   float64       // times the server's service time
 	work   time.Duration // instead of that, if above 0
 	unsafe bool          // may not be sent twice
+	prio   balance.Priority
 	weir   bool          // from a balancer that marks its attempts
 	hold   bool          // a connection to be held open, not a request
 	sent   bool          // a byte has reached the target: it has accepted the connection
