@@ -118,8 +118,8 @@ type Zone struct {
 // Active configures probes.
 type Active struct {
 	Off          bool
-	Protocol     string // tcp or http
-	Path         string // path and query that is asked for; empty with tcp
+	Protocol     string // tcp, http or grpc
+	Path         string // path and query that is asked for; empty unless http
 	Method       string
 	Interval     time.Duration
 	FastInterval time.Duration
@@ -130,6 +130,8 @@ type Active struct {
 	Port         int           // 0: the backend's
 	Host         string        // Host and TLS name; empty: as for traffic
 	TLS          string        // auto (as for traffic), on, off
+	Body         string        // what the answer must contain, see BodyPattern; empty: anything
+	Service      string        // that grpc asks about; empty: the server as a whole
 	InitialUp    bool          // backends added later take work before their first pass
 }
 

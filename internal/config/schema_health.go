@@ -10,10 +10,13 @@ import (
 )
 
 var activeFields = []field[Active]{
-	key("protocol", "auto", choice([]string{"tcp", "http"}, "grpc"), func(a *Active) *string { return &a.Protocol }, "auto is http when path is given, else tcp").
+	key("protocol", "auto", choice([]string{"tcp", "http", "grpc"}), func(a *Active) *string { return &a.Protocol }, "auto is http when path is given, grpc when service is, else tcp; grpc is grpc.health.v1").
 		decide(func(a *Active) string {
 			if a.Path != "" {
 				return "http"
+			}
+			if a.Service != "" {
+				return "grpc"
 			}
 			return "tcp"
 		}),
@@ -29,9 +32,9 @@ var activeFields = []field[Active]{
 	key("expect", "200-299", statusRanges, func(a *Active) *[]StatusRange { return &a.Expect }, "answers that pass"),
 	key("port", "auto", integer(1, 65535), func(a *Active) *int { return &a.Port }, "auto is the backend's").word("auto", 0),
 	key("host", "auto", text("host", rewriteHost), func(a *Active) *string { return &a.Host }, "Host and TLS name; auto is as for traffic").word("auto", ""),
-	later[Active]("tls", "auto", choice([]string{"auto", "on", "off"}), "auto is as for traffic"),
-	later[Active]("body", "none", text("text", nil), "what the answer must contain").off("none", ""),
-	later[Active, string]("service", `""`, textCodec{name: "text", lines: true}, "gRPC service"),
+	key("tls", "auto", choice([]string{"auto", "on", "off"}), func(a *Active) *string { return &a.TLS }, "auto is as for traffic; on verifies by the pool's tls"),
+	key("body", "none", text("text or /pattern/", checkBody), func(a *Active) *string { return &a.Body }, "what the answer must contain in its first 64KiB: a text, or between slashes a regular expression").off("none", ""),
+	key[Active, string]("service", `""`, textCodec{name: "text", lines: true, check: checkService}, func(a *Active) *string { return &a.Service }, "gRPC service that is asked about; empty: the server as a whole"),
 	key("initial", "down", initial, func(a *Active) *bool { return &a.InitialUp }, "whether backends added later take work before their first pass"),
 }
 
@@ -129,22 +132,7 @@ func (listCodecOfRanges) show(v []StatusRange) *node {
 }
 
 func checkActive(d *decoder, n *node, a *Active) {
-	switch {
-	case a.Protocol == "http" && a.Path == "":
-		d.fault(n.at("protocol"), "an http check needs a path", "add path, such as path: /readyz")
-	case a.Protocol == "tcp" && a.Path != "":
-		d.fault(n.at("path"), "a tcp check has no path", "remove path, or write protocol: http")
-	case a.Protocol == "tcp":
-		std := defaultsOf(activeFields)
-		for _, k := range []struct {
-			name  string
-			given bool
-		}{{"method", a.Method != std.Method}, {"expect", !slices.Equal(a.Expect, std.Expect)}, {"host", a.Host != std.Host}} {
-			if k.given {
-				d.fault(n.at(k.name), k.name+" says nothing with a tcp check", "add path to make it an http check, or remove "+k.name)
-			}
-		}
-	}
+	checkProtocol(d, n, a)
 	if a.Timeout >= a.Interval {
 		d.fault(n.at("timeout"), "the timeout ("+showDuration(a.Timeout)+") is not below the interval ("+showDuration(a.Interval)+")",
 			"make it shorter, or leave it out: auto is "+showDuration(min(2*time.Second, a.Interval*2/5)))

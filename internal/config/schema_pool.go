@@ -175,7 +175,7 @@ func endPool(d *decoder, key, n *node, p *Pool) {
 	}
 	checkBalance(d, n, p)
 	checkShares(d, n, p, given.value.items)
-	if t := n.get("tls"); t != nil && !secure && p.Discover == nil && p.TLS != (PoolTLS{}) {
+	if t := n.get("tls"); t != nil && !secure && p.Active.TLS != "on" && p.Discover == nil && p.TLS != (PoolTLS{}) {
 		d.warn(t.key, "tls_unused", "no backend of pool "+p.Name+" is https, so tls says nothing")
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"net"
 	"net/netip"
+	"regexp"
 	"strconv"
 
 	"github.com/weirlb/weir/internal/config"
@@ -31,6 +32,12 @@ func probeTarget(cfg *config.Pool, address string, secure *tls.Config) probe.Tar
 	out.HTTP = &probe.HTTP{Method: a.Method, Path: a.Path, Host: a.Host, Overload: !cfg.Overload.Off, LoadReports: wantsLoad(&cfg.Overload)}
 	if out.HTTP.Host == "" {
 		out.HTTP.Host = hostField(out.Address, out.TLS != nil)
+	}
+	if pattern, ok := config.BodyPattern(a.Body); ok {
+		// config has compiled it before.
+		out.HTTP.Body = &probe.Match{Pattern: regexp.MustCompile(pattern)}
+	} else if a.Body != "" {
+		out.HTTP.Body = &probe.Match{Text: a.Body}
 	}
 	for _, r := range a.Expect {
 		out.HTTP.Expect = append(out.HTTP.Expect, probe.Range(r))

@@ -4,8 +4,14 @@ package engine
 
 import (
 	"fmt"
+	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
+
+	"github.com/weirlb/weir/health"
 )
 
 // TestProbesShareTheNames: the probe of a backend that is given by name asks
@@ -42,5 +48,48 @@ pools: {app: {backends: ["http://192.0.2.1:8080", "http://[2001:db8::1]:80", "ht
 		if want[i] == "" && got.IsValid() || want[i] != "" && got.String() != want[i] {
 			t.Errorf("%v, want %q", got, want[i])
 		}
+	}
+}
+
+// TestProbeTLS: a check speaks TLS as the traffic does, or as it is told, and
+// takes the name and the authority of the pool's tls.
+func TestProbeTLS(t *testing.T) {
+	r := build(t, `admin: {bind: "127.0.0.1:0"}
+listeners: {web: {bind: "127.0.0.1:0", pool: auto}}
+pools:
+  auto: {backends: ["http://192.0.2.1:80", "https://192.0.2.2:443"], health: {active: {path: /readyz}}}
+  off: {backends: ["https://192.0.2.1:443"], health: {active: {path: /readyz, port: 8080, tls: off}}}
+  on: {backends: ["http://192.0.2.1:80"], health: {active: {path: /readyz, port: 8443, tls: on}}, tls: {server_name: checks.example}}
+`)
+	for _, p := range r.livePools() {
+		for i, b := range p.pool.Snapshot().Backends {
+			got := targetOf(b.Backend).probe.Load()
+			if want := p.name == "on" || p.name == "auto" && i == 1; (got.TLS != nil) != want {
+				t.Errorf("pool %s: the check of %s has TLS %v", p.name, b.ID, !want)
+			}
+			if p.name == "on" && got.TLS != nil && got.TLS.ServerName != "checks.example" {
+				t.Errorf("pool on: the name is %q", got.TLS.ServerName)
+			}
+		}
+	}
+}
+
+// TestBodyMatchTakesOut: a backend whose page does not say what is wanted is not
+// ready, and status says what it said instead.
+func TestBodyMatchTakesOut(t *testing.T) {
+	page := func(text string) *httptest.Server {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) }))
+		t.Cleanup(s.Close)
+		return s
+	}
+	good, bad := page(`{"status":"ok"}`), page(`{"status":"warming"}`)
+	r := start(t, fmt.Sprintf(`admin: {bind: "127.0.0.1:0"}
+listeners: {web: {bind: "127.0.0.1:0", pool: app}}
+pools: {app: {backends: [%q, %q], health: {active: {path: /readyz, body: '/"status":"(ok|warn)"/'}}}}
+`, good.URL, bad.URL))
+	eventually(t, "one of them is out", func() bool { return r.Pools()[0].Serving == 1 })
+	s := r.livePools()[0].pool.Snapshot()
+	if b := s.Backends[1]; b.Health != health.StateNotReady || !strings.Contains(b.Why, `does not contain /"status":"(ok|warn)"/`) {
+		t.Errorf("%v: %s", b.Health, b.Why)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/health"
-	"github.com/weirlb/weir/internal/http1"
 	"github.com/weirlb/weir/internal/message"
 	"github.com/weirlb/weir/internal/orca"
 )
@@ -57,40 +56,19 @@ func loadOf(f *message.Fields) (load float64, ok bool) {
 // otherwise. That it does not come is no fault of the backend's: the head was the
 // answer.
 func word(c *conn, head *message.Response, rest []byte, deadline time.Time) []byte {
-	var chunks http1.ChunkReader
-	var out []byte
-	switch {
-	case head.Body == message.Sized && head.ContentLength > maxWord, head.Body == message.NoBody:
+	if head.Body == message.Sized && head.ContentLength > maxWord || head.Body == message.NoBody {
 		return nil
 	}
 	if soon := time.Now().Add(patience); soon.Before(deadline) && c.SetReadDeadline(soon) != nil {
 		return nil
 	}
+	r, err := newContent(c, head, rest)
 	buf := make([]byte, 2*maxWord)
-	for {
-		for head.Body == message.Chunked && len(rest) > 0 && !chunks.Done() {
-			data, n, err := chunks.Next(rest)
-			if err != nil || len(out) > maxWord {
-				return nil
-			}
-			out, rest = append(out, data...), rest[n:]
-		}
-		if head.Body != message.Chunked {
-			out, rest = append(out, rest...), nil
-		}
-		switch {
-		case len(out) > maxWord:
-			return nil
-		case head.Body == message.Chunked && chunks.Done(), head.Body == message.Sized && int64(len(out)) >= head.ContentLength:
-			return out
-		}
-		n, err := c.Read(buf)
-		rest = buf[:n]
-		if err != nil && n == 0 {
-			if head.Body == message.UntilClose && !isTimeout(err) {
-				return out
-			}
-			return nil
-		}
+	for err == nil && !r.whole && len(r.got) <= maxWord {
+		err = r.more(buf)
 	}
+	if err != nil || len(r.got) > maxWord {
+		return nil
+	}
+	return r.got
 }

@@ -52,6 +52,7 @@ type HTTP struct {
 	Path   string  // origin-form with query, starts with "/"
 	Host   string  // value of the Host field
 	Expect []Range // statuses that pass; 200-299 when empty
+	Body   *Match  // what such an answer must contain; nil: anything
 	// Overload says that an expected answer whose content is the word
 	// "overloaded" means that; up to 250 ms are waited for it.
 	Overload bool

@@ -224,6 +224,9 @@ func (p *Prober) ask(c *conn, j *job, deadline time.Time) verdict {
 			}
 			if head.Status >= 200 {
 				v := judge(h, head.Status)
+				if v.outcome == health.Pass && h.Body != nil {
+					return p.examine(c, j, &head, b[size:])
+				}
 				if v.outcome == health.Pass && (h.Overload || h.LoadReports) {
 					v = p.busy(c, h, &head, b[size:], deadline)
 				}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// BodyPattern returns the regular expression of active.body; false: it is a
+// literal text. What is between slashes is one (RE2).
+func BodyPattern(body string) (pattern string, ok bool) {
+	if len(body) < 2 || body[0] != '/' || body[len(body)-1] != '/' {
+		return "", false
+	}
+	return body[1 : len(body)-1], true
+}
+
+func checkBody(s string) (what, fix string) {
+	pattern, ok := BodyPattern(s)
+	if !ok {
+		return "", ""
+	}
+	if pattern == "" {
+		return "the pattern // is empty and matches everything", "write body: none, or what the answer must contain"
+	}
+	if _, err := regexp.Compile(pattern); err != nil {
+		return quote(s) + " is no regular expression: " + strings.TrimPrefix(err.Error(), "error parsing regexp: "), "write RE2, such as /^ok\\b/, or text without slashes around it"
+	}
+	return "", ""
+}
+
+func checkService(s string) (what, fix string) {
+	if strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '/' }) {
+		return quote(s) + " is not the name of a gRPC service", "write it as in its .proto file, such as shop.v1.Cart"
+	}
+	return "", ""
+}
+
+// checkProtocol finds what says nothing to a check of its protocol.
+func checkProtocol(d *decoder, n *node, a *Active) {
+	std := defaultsOf(activeFields)
+	unused := func(fix string, keys ...string) {
+		given := map[string]bool{
+			"path": a.Path != "", "method": a.Method != std.Method, "expect": !slices.Equal(a.Expect, std.Expect),
+			"host": a.Host != std.Host, "body": a.Body != "", "service": a.Service != "",
+		}
+		for _, k := range keys {
+			if given[k] {
+				d.fault(n.at(k), k+" says nothing with "+article(a.Protocol)+" check", fix+k)
+			}
+		}
+	}
+	switch {
+	case a.Protocol == "http" && a.Path == "":
+		d.fault(n.at("protocol"), "an http check needs a path", "add path, such as path: /readyz")
+	case a.Protocol == "http" && a.Body != "" && a.Method == "HEAD":
+		d.fault(n.at("body"), "an answer to HEAD has no body", "write method: GET, or remove body")
+	case a.Protocol == "tcp" && a.Path != "":
+		d.fault(n.at("path"), "a tcp check has no path", "remove path, or write protocol: http")
+	case a.Protocol == "grpc" && a.Path != "":
+		d.fault(n.at("path"), "a grpc check has no path: it calls grpc.health.v1.Health/Check", "remove path, or write protocol: http")
+	}
+	switch a.Protocol {
+	case "http":
+		unused("write protocol: grpc, or remove ", "service")
+	case "tcp":
+		unused("add path to make it an http check, or remove ", "method", "expect", "host", "body")
+	case "grpc":
+		unused("remove ", "method", "expect", "body")
+	}
+}
+
+func article(protocol string) string {
+	if protocol == "http" {
+		return "an http"
+	}
+	return "a " + protocol
+}
