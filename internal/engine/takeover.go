@@ -43,8 +43,13 @@ func (e *Engine) TakeOver() error {
 		e.restoreHanded(state)
 	}
 	e.Start()
-	if binds := e.opt.Sockets.Unclaimed(); len(binds) > 0 {
-		e.log.Info("sockets that this configuration does not have are closed", "binds", binds)
+	decline := e.opt.Sockets.Decline // the predecessor serves them to its end
+	if orphan {
+		decline = e.opt.Sockets.Unclaimed
+	}
+	declined := decline()
+	if len(declined) > 0 {
+		e.log.Info("sockets that this configuration does not have are closed", "binds", declined)
 	}
 	now := time.Now()
 	if orphan {
@@ -55,7 +60,7 @@ func (e *Engine) TakeOver() error {
 		u.from, u.settled = p, false
 		u.predecessor = &admin.Predecessor{Process: admin.Process{PID: p.PID(), Version: p.Version()}, Since: now}
 		u.mu.Unlock()
-		p.Ready()
+		p.Ready(declined...)
 		e.retirer.Go(func() { e.follow(p) })
 	}
 	e.metrics.Upgrade("done")

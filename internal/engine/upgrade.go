@@ -235,7 +235,7 @@ func (e *Engine) offer(ctx context.Context, p handover.Program, hand []listen.Ha
 // does not change: whoever still asks here is served, and by the successor at
 // the next connection.
 func (e *Engine) yield(s *handover.Successor) {
-	e.opt.Sockets.Yield()
+	e.opt.Sockets.Yield(s.Declined()...)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	u := &e.upgrade

@@ -515,6 +515,40 @@ func TestUpgradeUnix(t *testing.T) {
 	})
 }
 
+// TestUpgradeToOtherBinds: what the successor's configuration no longer has, also
+// where its wider bind is hidden behind the one that it replaces, is served until
+// this process closes it, and nobody who comes meanwhile waits or is lost.
+func TestUpgradeToOtherBinds(t *testing.T) {
+	b := backend(t, "one")
+	_, port, _ := net.SplitHostPort(freeAddress(t))
+	gone := freeAddress(t)
+	const pool = "pools: {app: {backends: [%q]}}\n"
+	text := fmt.Sprintf("admin: {bind: %q}\nlisteners: {web: {bind: \"127.0.0.1:%s\", pool: app}, gone: {bind: %q, pool: app}}\n"+pool, freeAddress(t), port, gone, b.URL)
+	next := fmt.Sprintf("admin: {bind: %q}\nlisteners: {all: {bind: \":%s\", pool: app}}\n"+pool, freeAddress(t), port, b.URL)
+	u := startUpgrading(t, text, "serve", next, UpgradeOptions{Trial: 2 * time.Second})
+	up, err := u.running.admin.Upgrade(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopAtEnd(t, up.PID)
+	c := &http.Client{Timeout: limit, Transport: &http.Transport{DisableKeepAlives: true}}
+	for range 5 {
+		expect(t, c, "http://127.0.0.1:"+port, answer{200, "one", true})
+		expect(t, c, "http://"+gone, answer{200, "one", true})
+	}
+	select {
+	case <-u.ended:
+		t.Error("the clients had to wait for the end of the old process")
+	default:
+	}
+	u.gone(t)
+	expect(t, c, "http://127.0.0.1:"+port, answer{200, "one", true})
+	if nc, err := net.Dial("tcp", gone); err == nil {
+		_ = nc.Close()
+		t.Error("somebody still listens where nobody should")
+	}
+}
+
 // TestUpgradeRefused: what cannot be handed over is refused with the reason,
 // before anything is started.
 func TestUpgradeRefused(t *testing.T) {

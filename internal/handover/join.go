@@ -165,10 +165,11 @@ func (p *Predecessor) Built(version string) (state []byte, err error) {
 	return nil, ErrOrphaned
 }
 
-// Ready says that this process accepts.
-func (p *Predecessor) Ready() {
+// Ready says that this process accepts, but for the sockets that it declined,
+// whose binds those are.
+func (p *Predecessor) Ready(declined ...string) {
 	p.ch.expectBy(time.Now().Add(reportTime))
-	_ = p.ch.send(&message{Kind: kindReady}) // if the predecessor is gone, all the more
+	_ = p.ch.send(&message{Kind: kindReady, Declined: declined}) // if the predecessor is gone, all the more
 	p.ch.expectBy(time.Time{})
 }
 

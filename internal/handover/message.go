@@ -57,6 +57,7 @@ type message struct {
 	State    []byte          `json:"state,omitempty"`    // state
 	Notes    json.RawMessage `json:"notes,omitempty"`    // hello
 	Why      string          `json:"why,omitempty"`      // failed
+	Declined []string        `json:"declined,omitempty"` // ready: the sockets that it gave up
 	Word     Word            `json:"word,omitempty"`     // word
 	Report   *Report         `json:"report,omitempty"`   // report
 }

@@ -79,6 +79,7 @@ type Successor struct {
 	end     sync.Once
 	state   *os.ProcessState // valid after exited
 	version string           // valid after Built
+	gaveUp  []string         // valid after Ready
 	words   chan Word        // made by Ready
 	talked  chan struct{}    // closed when the reader of words has ended
 }
@@ -182,7 +183,10 @@ func (s *Successor) Ready(ctx context.Context, state []byte) error {
 		if err := s.ch.send(&message{Kind: kindState, State: state}); err != nil {
 			return err
 		}
-		_, err := s.await(kindReady)
+		m, err := s.await(kindReady)
+		if err == nil {
+			s.gaveUp = m.Declined
+		}
 		return err
 	})
 	if err != nil {
@@ -297,6 +301,10 @@ func (s *Successor) PID() int { return s.process.Pid }
 
 // Version returns what the successor says it is; empty before Built.
 func (s *Successor) Version() string { return s.version }
+
+// Declined returns the binds of the sockets that the successor gave up, as its
+// configuration has no use for them; after Ready.
+func (s *Successor) Declined() []string { return s.gaveUp }
 
 // Words delivers what the successor says after Ready. It is closed when the
 // pair is, which before Leave means that the successor is dead.

@@ -60,15 +60,16 @@ type open struct {
 	rounds   atomic.Uint64 // of the accept loop
 
 	// Guarded by set.mu.
-	holds   int
-	claimed bool          // was held once
-	handed  bool          // a duplicate went out
-	running bool          // there is an accept loop
-	ending  chan struct{} // closed; not nil when nobody holds it any more
-	closeAt time.Time     // with ending: when it closes
-	deaf    bool          // lets no new client in
-	waited  bool          // somebody waited when Stalled looked last, and rounds was seen
-	seen    uint64
+	holds    int
+	claimed  bool          // was held once
+	handed   bool          // a duplicate went out
+	declined bool          // the successor does not have it
+	running  bool          // there is an accept loop
+	ending   chan struct{} // closed; not nil when nobody holds it any more
+	closeAt  time.Time     // with ending: when it closes
+	deaf     bool          // lets no new client in
+	waited   bool          // somebody waited when Stalled looked last, and rounds was seen
+	seen     uint64
 }
 
 // Socket is a hold on an open socket.
@@ -297,9 +298,10 @@ func (o *open) end() bool {
 		s.mu.Unlock()
 		return false
 	}
+	left := o.left()
 	s.mu.Unlock()
 	for range maxDrain {
-		if s.keepPaths.Load() {
+		if left {
 			break // they are the successor's
 		}
 		nc, err := acceptNow(o.ln)
@@ -333,6 +335,10 @@ const maxDrain = 4096
 // changed, and only the descriptor is closed. Called under set.mu.
 func (o *open) alien() bool { return o.inherited || o.handed }
 
+// left reports whether the queue and the path are a successor's. Called under
+// set.mu.
+func (o *open) left() bool { return o.set.keepPaths.Load() && !o.declined }
+
 func (o *open) isTCP() bool { _, ok := o.ln.(*net.TCPListener); return ok }
 
 // shut closes the socket. Called under set.mu.
@@ -346,7 +352,7 @@ func (o *open) shut() error {
 // belongs to another one meanwhile. Called under set.mu.
 func (o *open) forget() {
 	o.set.all = slices.DeleteFunc(o.set.all, func(p *open) bool { return p == o })
-	if o.path == "" || o.file == nil || o.set.keepPaths.Load() {
+	if o.path == "" || o.file == nil || o.left() {
 		return
 	}
 	if now, err := os.Lstat(o.path); err == nil && os.SameFile(o.file, now) {

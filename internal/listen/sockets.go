@@ -224,12 +224,21 @@ func (s *Sockets) Hand() ([]Handed, error) {
 
 // Unclaimed closes the sockets that were inherited and that nobody took, and
 // returns their binds.
-func (s *Sockets) Unclaimed() []string {
+func (s *Sockets) Unclaimed() []string { return s.unclaimed(false) }
+
+// Decline is Unclaimed where whoever handed the sockets over serves them on: their
+// socket files stay.
+func (s *Sockets) Decline() []string { return s.unclaimed(true) }
+
+func (s *Sockets) unclaimed(keepPath bool) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []string
 	for _, o := range slices.Clone(s.all) {
 		if !o.claimed {
+			if keepPath {
+				o.path = ""
+			}
 			out = append(out, o.bind)
 			_ = o.shut() // nobody knew of it
 		}

@@ -2,17 +2,22 @@
 
 package listen
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // A process that has handed its sockets to a successor stops accepting before
 // it closes them: as long as it holds them it can serve again at once, and
 // until then those who connect wait in the accept queue instead of being
 // refused.
 
-// Yield stops accepting on every socket and closes none: a successor accepts
-// from now on. Socket files and accept queues are left alone when a socket is
-// closed, as after KeepPaths.
-func (s *Sockets) Yield() {
+// Yield stops accepting on every socket that was handed over and closes none: a
+// successor accepts from now on. Socket files and accept queues are left alone
+// when a socket is closed, as after KeepPaths. declined are the binds that the
+// successor gave up: nobody would serve them, so they go on here until they are
+// closed, and then as if there were no successor.
+func (s *Sockets) Yield(declined ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.keepPaths.Store(true)
@@ -20,8 +25,18 @@ func (s *Sockets) Yield() {
 		return
 	}
 	s.yielded = make(chan struct{})
-	for _, o := range s.all {
-		_ = o.ln.SetDeadline(time.Unix(1, 0)) // wakes the loop
+	declined = slices.Clone(declined)
+	for _, o := range slices.Backward(s.all) { // of those of one name the successor takes the first
+		i := slices.Index(declined, o.bind)
+		switch {
+		case !o.handed: // was about to be closed
+			o.declined = true
+		case i >= 0:
+			declined = slices.Delete(declined, i, i+1)
+			o.declined, o.handed = true, false
+		default:
+			_ = o.ln.SetDeadline(time.Unix(1, 0)) // wakes the loop
+		}
 	}
 }
 
@@ -34,6 +49,7 @@ func (s *Sockets) Return() {
 	}
 	s.keepPaths.Store(false)
 	for _, o := range s.all {
+		o.declined = false
 		if o.ending == nil {
 			_ = o.ln.SetDeadline(time.Time{})
 		}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 )
 
 // served accepts one connection, reads nothing and says who it is.
@@ -30,6 +31,68 @@ func answeredBy(t *testing.T, c net.Conn) string {
 	}
 	return string(b[:n])
 }
+
+// TestYieldDeclined: a socket that the successor does not want is served here to
+// the end, with those who wait in its queue, and its file goes with it.
+func TestYieldDeclined(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	for _, bind := range []string{"127.0.0.1:0", "unix:" + path} {
+		old, next := NewSockets(), NewSockets()
+		k, err := old.Take(bind)
+		if err != nil {
+			t.Fatal(err)
+		}
+		k.serve(greeter{})
+		hand, err := old.Hand()
+		if err != nil || len(hand) != 1 {
+			t.Fatal(hand, err)
+		}
+		if err := next.Inherit(hand[0].Bind, hand[0].File); err != nil {
+			t.Fatal(err)
+		}
+		declined := next.Decline()
+		if len(declined) != 1 || declined[0] != bind {
+			t.Fatalf("declined %q", declined)
+		}
+		old.Yield(declined...)
+		dial := func() net.Conn {
+			t.Helper()
+			c, err := net.Dial(k.Addr().Network(), k.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = c.SetDeadline(time.Now().Add(patience))
+			return c
+		}
+		for range 20 {
+			if got := answeredBy(t, dial()); got != "old" {
+				t.Errorf("answered by %q", got)
+			}
+		}
+		last := dial()
+		if err := k.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if got := answeredBy(t, last); got != "old" {
+			t.Errorf("at the end answered by %q", got)
+		}
+		<-k.Done()
+	}
+	if _, err := os.Lstat(path); !os.IsNotExist(err) {
+		t.Errorf("the socket file: %v", err)
+	}
+}
+
+// greeter says who it is and ends.
+type greeter struct{}
+
+func (greeter) accepted(nc net.Conn, _ *turn) bool {
+	_, _ = nc.Write([]byte("old"))
+	_ = nc.Close()
+	return true
+}
+
+func (greeter) failed(error) {}
 
 // TestYield plays an upgrade in one process: while a successor accepts from
 // the same sockets this one gets nothing, and when it is gone those who connected
