@@ -288,8 +288,12 @@ func (p *page) failing(e *admin.Explanation) {
 	if f.LeastS > 0 {
 		text += fmt.Sprintf("; none with less than %s left of the request's time", seconds(f.LeastS))
 	}
-	if !f.Replayable {
-		text += "; the method may not be sent twice without an Idempotency-Key"
+	switch {
+	case f.Replayable:
+	case f.KeyField == "":
+		text += "; the method may not be sent twice"
+	default:
+		text += "; the method may not be sent twice without one " + f.KeyField
 	}
 	p.wrapped("  ", text)
 }

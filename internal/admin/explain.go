@@ -194,11 +194,14 @@ type ExplainedChance struct {
 
 // ExplainedRetry is what the route does about failed attempts.
 type ExplainedRetry struct {
-	Attempts   int             `json:"attempts"` // every try, the first included
-	WithinS    float64         `json:"within_s,omitempty"`
-	LeastS     float64         `json:"least_s,omitempty"` // what must be left of the request's time: the fastest tenth of the pool's answers takes that long; 0: unknown, or the request has all time
-	Replayable bool            `json:"replayable"`        // method and fields allow a retry after bytes were sent
-	BudgetLeft float64         `json:"budget_left"`       // part of the retry budget
+	Attempts int     `json:"attempts"` // every try, the first included
+	WithinS  float64 `json:"within_s,omitempty"`
+	// LeastS is what must be left of the request's time: the fastest tenth of the
+	// pool's answers takes that long. 0: unknown, or the request has all time.
+	LeastS     float64         `json:"least_s,omitempty"`
+	Replayable bool            `json:"replayable"`                // method and fields allow a retry after bytes were sent
+	KeyField   string          `json:"idempotency_key,omitempty"` // the request field that allows it for any method
+	BudgetLeft float64         `json:"budget_left"`               // part of the retry budget
 	Cases      []ExplainedCase `json:"cases"`
 }
 

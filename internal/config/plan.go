@@ -269,4 +269,7 @@ type Retry struct {
 	OnStatus []int // answers that are retried, sorted
 	Within   time.Duration
 	Body     int64 // largest body that is kept for a replay; 0: only requests without a body
+	// IdempotencyKey is the request field that makes any method repeatable; empty:
+	// there is none.
+	IdempotencyKey string
 }

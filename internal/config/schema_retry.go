@@ -14,6 +14,8 @@ var retryFields = []field[Retry]{
 	&whenField{spec{name: "when", kind: "list of reset or status", def: "[reset, 502, 503, 504]", off: "none", rng: "reset, 429, 500 to 599", doc: "failures that are retried after the request was sent; redispatches need no permission"}},
 	key("within", "5s", duration(tick, time.Hour), func(r *Retry) *time.Duration { return &r.Within }, "no retry later than this after the first failure").off("none", 0),
 	key("body", "64KiB", size(0, 16<<20, ""), func(r *Retry) *int64 { return &r.Body }, "largest content kept for a replay; 0: only requests without content are retried").zero(),
+	key("idempotency_key", "Idempotency-Key", text("field name", fieldName), func(r *Retry) *string { return &r.IdempotencyKey },
+		"request field that says that the backend recognises a second copy, so that any method may be sent again; none: GET, HEAD, OPTIONS, PUT and DELETE alone are").off("none", ""),
 }
 
 // poolRetry is what a route's retry starts from.

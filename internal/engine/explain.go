@@ -204,6 +204,9 @@ func (x *explainer) pool(out *admin.Explanation, p *livePool, rt *l7.Route, told
 	if rt.Timeouts.Request > 0 || rt.Timeouts.Total > 0 {
 		f.LeastS = p.pool.Latency(pool.Hopeless).Seconds()
 	}
+	if f.KeyField = "Idempotency-Key"; rt.IdempotencyKey != nil {
+		f.KeyField = rt.IdempotencyKey.Name
+	}
 	for _, c := range p.pool.ExplainRetry(ask.Now, &rt.Retry, e.After, told.Replayable) {
 		f.Cases = append(f.Cases, caseInWords(&c))
 	}

@@ -5,6 +5,7 @@ package engine
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/weirlb/weir/internal/config"
@@ -119,6 +120,7 @@ func (e *Engine) buildRoute(g *Generation, l *config.Listener, r *config.Route) 
 		out.PoolSeries = p.series
 		out.Retry = retryRules(&r.Retry)
 		out.RetryBody = r.Retry.Body
+		out.IdempotencyKey = idempotencyKey(r.Retry.IdempotencyKey)
 		out.Timeouts.Connect = connectTimeout(cfg)
 		out.Timeouts.Unacked = t.Connect
 		out.Timeouts.ResponseHeader = t.ResponseHeader
@@ -126,6 +128,14 @@ func (e *Engine) buildRoute(g *Generation, l *config.Listener, r *config.Route) 
 		out.Timeouts.TunnelIdle = t.TunnelIdle
 	}
 	return out, nil
+}
+
+// idempotencyKey says which field is one, nil where it is the usual one.
+func idempotencyKey(name string) *l7.IdempotencyKey {
+	if strings.EqualFold(name, "Idempotency-Key") {
+		return nil
+	}
+	return &l7.IdempotencyKey{Name: name}
 }
 
 // keyFunc makes the keys of requests to a pool whose policy wants them.

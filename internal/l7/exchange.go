@@ -258,6 +258,9 @@ func (e *exchange) proxy() Failure {
 // shape turns the client's request into the backend's, and takes its key.
 func (e *exchange) shape() {
 	e.prepareFields()
+	if key := e.rt.IdempotencyKey; key != nil {
+		e.keyed = key.in(&e.req.Fields)
+	}
 	if key := e.rt.Key; key != nil {
 		e.breq.Key, e.breq.HasKey = key(e.req, e.client)
 	}

@@ -66,7 +66,8 @@ type found struct {
 	traceparent int  // line of a usable traceparent, or -1
 	tracestate  bool
 	te          bool // TE: trailers
-	idempotent  bool // Idempotency-Key
+	keys        int  // lines of Idempotency-Key; of two a backend may take either
+	keyed       bool // the last of them is not empty
 }
 
 // prepareFields turns the client's fields into the backend's: what concerns
@@ -107,7 +108,7 @@ func (e *exchange) prepareFields() {
 	if seen.te {
 		f.Add(message.TE, "TE", "trailers") // weir carries trailers
 	}
-	e.keyed = seen.idempotent
+	e.keyed = seen.keyed && seen.keys == 1
 }
 
 // classify makes the one pass over the fields.
@@ -147,7 +148,8 @@ func (e *exchange) classify(f *message.Fields) found {
 		case message.Tracestate:
 			seen.tracestate = true
 		case message.IdempotencyKey:
-			seen.idempotent = true
+			seen.keys++
+			seen.keyed = len(f.Value(i)) > 0
 		case message.WeirAny:
 			e.readMark(f, i)
 		}

@@ -63,12 +63,34 @@ type Route struct {
 	RequestHeaders  Edits
 	ResponseHeaders Edits
 
-	Timeouts   Timeouts
-	Retry      pool.RetryRules
-	RetryBody  int64    // largest content kept for a replay, in bytes
-	Limit      *Limiter // requests in flight; nil: no limit
-	PoolSeries *observe.PoolSeries
-	Series     *observe.RouteSeries // nil: not counted
+	Timeouts  Timeouts
+	Retry     pool.RetryRules
+	RetryBody int64 // largest content kept for a replay, in bytes
+	// IdempotencyKey is the request field by which a backend recognises a second
+	// copy, so that any method may be sent again. nil: Idempotency-Key.
+	IdempotencyKey *IdempotencyKey
+	Limit          *Limiter // requests in flight; nil: no limit
+	PoolSeries     *observe.PoolSeries
+	Series         *observe.RouteSeries // nil: not counted
+}
+
+// IdempotencyKey names a request field; empty: there is none, and methods that
+// are not idempotent by themselves are never sent again.
+type IdempotencyKey struct {
+	Name string
+}
+
+// in reports whether the fields hold a key: one line that is not empty. Of two a
+// backend may take either.
+func (k *IdempotencyKey) in(f *message.Fields) bool {
+	n, full := 0, false
+	for i := range f.Len() {
+		if k.Name != "" && !f.Removed(i) && message.EqualFold(f.Name(i), k.Name) {
+			n++
+			full = len(f.Value(i)) > 0
+		}
+	}
+	return n == 1 && full
 }
 
 // Timeouts are those rows of S7 that an exchange keeps. 0 means none.

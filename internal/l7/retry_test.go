@@ -366,3 +366,38 @@ func TestNeverTwice(t *testing.T) {
 		}
 	}
 }
+
+// TestIdempotencyKey: a POST is sent again only with one key that is not empty,
+// in the field that the route says.
+func TestIdempotencyKey(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		key    *IdempotencyKey
+		fields string
+		again  bool
+	}{
+		{"none", nil, "", false},
+		{"one", nil, "Idempotency-Key: k\r\n", true},
+		{"in any case", nil, "idempotency-KEY: k\r\n", true},
+		{"empty", nil, "Idempotency-Key: \r\n", false},
+		{"two", nil, "Idempotency-Key: k\r\nIdempotency-Key: l\r\n", false},
+		{"of one hop", nil, "Connection: Idempotency-Key\r\nIdempotency-Key: k\r\n", false},
+		{"another field", &IdempotencyKey{"X-Once"}, "x-once: k\r\n", true},
+		{"another field, empty", &IdempotencyKey{"X-Once"}, "X-Once:\r\n", false},
+		{"another field, twice", &IdempotencyKey{"X-Once"}, "X-Once: k\r\nX-Once: k\r\n", false},
+		{"the usual one means nothing then", &IdempotencyKey{"X-Once"}, "Idempotency-Key: k\r\n", false},
+		{"off", &IdempotencyKey{}, "Idempotency-Key: k\r\n", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var executed atomic.Int64
+			bad := killer(t, killAfterHead, &executed, nil)
+			good := weirtest.Always(t, ok2)
+			r := newRig(t, []string{bad.Addr(), good.Addr()}, firstPick, rigOptions{edit: func(r *rig) { r.rt.IdempotencyKey = c.key }})
+			m := r.roundTrip("POST / HTTP/1.1\r\nHost: h\r\n" + c.fields + "Content-Length: 3\r\n\r\nabc")
+			if again := m.Status() == 200; again != c.again || len(good.Seen()) == 1 != c.again {
+				t.Errorf("answer %d, %d requests on the second backend", m.Status(), len(good.Seen()))
+			}
+			r.record()
+		})
+	}
+}
