@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -91,7 +92,12 @@ func serve(p *Predecessor, line, role string) error {
 		ls[s.Bind] = l
 	}
 	p.Ready()
-	go p.Follow(func(r Report) { line += fmt.Sprintf(" left %d", r.Connections) })
+	var left atomic.Pointer[string]
+	left.Store(new(string))
+	go p.Follow(func(r Report) {
+		text := *left.Load() + fmt.Sprintf(" left %d", r.Connections)
+		left.Store(&text)
+	})
 	if role == "words" {
 		p.Say(Settled)
 		p.Say(Stopping)
@@ -119,7 +125,7 @@ func serve(p *Predecessor, line, role string) error {
 		case "count":
 			fmt.Fprintln(c, len(ls))
 		default:
-			fmt.Fprintln(c, line)
+			fmt.Fprintln(c, line+*left.Load())
 		}
 		_ = c.Close()
 	}
