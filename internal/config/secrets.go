@@ -43,6 +43,15 @@ func MaskField(name, value string) string {
 	return value
 }
 
+// MaskField is the function of that name for a field as this plan makes it of a
+// request: values of the environment that are secrets are hidden, too.
+func (p *Plan) MaskField(name, value string) string {
+	if p.mask().holds(value) {
+		return Masked
+	}
+	return MaskField(name, value)
+}
+
 // mask hides the secrets of a plan.
 type mask struct {
 	values []string // secrets wherever they appear

@@ -173,6 +173,10 @@ func (x *explainer) tell(out *admin.Explanation, d *door, told *l7.Explained) {
 		out.Answer = &admin.OwnAnswer{Status: rt.Redirect.Status, Reason: message.OK.String(), Words: "the route redirects"}
 	default:
 		for line := range strings.SplitSeq(strings.TrimRight(string(told.Head), "\r\n"), "\r\n") {
+			// Whoever may ask may not know what the route sets.
+			if name, value, ok := strings.Cut(line, ": "); ok && len(out.Forwarded) > 0 {
+				line = name + ": " + x.gen.Plan.MaskField(name, value)
+			}
 			out.Forwarded = append(out.Forwarded, line)
 		}
 		if p := x.gen.pools[rt.PoolName]; p != nil {

@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/weirlb/weir/internal/admin"
+	"github.com/weirlb/weir/internal/config"
 )
 
 // world is what random configurations are made over: servers that answer with
@@ -255,4 +256,23 @@ func compare(x *admin.Explanation, status int, served, dead string) (what string
 		return "redispatched", false
 	}
 	return "named another", true
+}
+
+// TestExplainHidesSecrets: what a route sets is not told to whoever asks.
+func TestExplainHidesSecrets(t *testing.T) {
+	text := `listeners: {web: {bind: "127.0.0.1:0", routes: [{pool: app, request_headers: {set: {X-Api-Key: hunter, Authorization: "Bearer hunter", X-From: "${DB_PASSWORD}", X-Plain: seen}}}]}}
+pools: {app: {backends: ["http://10.0.0.1:80"]}}
+`
+	plan, err := config.Parse("t.yaml", []byte(text), func(string) (string, bool) { return "hunter-2", true })
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := ExplainPlan(plan, admin.Question{URL: "/"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Join(x.Forwarded, "\n")
+	if strings.Contains(got, "hunter") || strings.Count(got, ": ***") != 3 || !strings.Contains(got, "X-Plain: seen") || !strings.HasPrefix(got, "GET / HTTP/1.1\nHost: ") {
+		t.Error(got)
+	}
 }

@@ -62,7 +62,10 @@ func (e *Engine) loadStateLocked() {
 	}
 	r := e.restoreLocked(&state)
 	text := fmt.Sprintf("state of %s ago restored: %d backends, %d overrides", r.Age.Round(time.Second), r.Backends, r.Overrides)
-	if r.Stale {
+	switch {
+	case r.Stale && time.Since(state.Taken) < 0:
+		text = fmt.Sprintf("the state is of %s, which is to come by this machine's clock: %d overrides restored, and nothing else of it", state.Taken.Format(time.RFC3339), r.Overrides)
+	case r.Stale:
 		text = fmt.Sprintf("state of %s ago is too old for more than what operators said: %d overrides restored", r.Age.Round(time.Second), r.Overrides)
 	}
 	e.log.Info(text, "state_file", path, "pools", r.Pools, "unknown", r.Unknown, "generation", r.Generation)
@@ -252,9 +255,7 @@ func (e *Engine) activity() uint64 {
 // replaceFile writes a file of mode 0600 so that whoever reads it, or finds it
 // after a crash, has all of the old one or all of the new one.
 func replaceFile(path string, text []byte) error {
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		path = real // the link stays one
-	}
+	path = linked(path)
 	dir := filepath.Dir(path)
 	f, err := os.CreateTemp(dir, tempPrefix(path)+"*")
 	if err != nil {
@@ -278,13 +279,27 @@ func replaceFile(path string, text []byte) error {
 	return errors.Join(d.Sync(), d.Close()) // the new name is on the disk, too
 }
 
+// linked returns where a link leads, so that the link stays one, and where nothing
+// is yet, too.
+func linked(path string) string {
+	for range 40 { // as many as the kernel follows
+		to, err := os.Readlink(path)
+		if err != nil {
+			break
+		}
+		if !filepath.IsAbs(to) {
+			to = filepath.Join(filepath.Dir(path), to)
+		}
+		path = to
+	}
+	return path
+}
+
 func tempPrefix(path string) string { return "." + filepath.Base(path) + ".tmp-" }
 
 // removeTemps removes what a process has left that ended in the middle of a write.
 func removeTemps(path string, now time.Time) {
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		path = real
-	}
+	path = linked(path)
 	dir := filepath.Dir(path)
 	entries, err := os.ReadDir(dir)
 	if err != nil {

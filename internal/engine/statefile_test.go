@@ -4,6 +4,7 @@ package engine
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -203,5 +204,34 @@ func TestReplaceFile(t *testing.T) {
 	}
 	if err := replaceFile(filepath.Join(dir, "none", "x"), nil); err == nil {
 		t.Error("no error")
+	}
+}
+
+// TestStateFileLinks: a link stays one, before its file is there, too.
+func TestStateFileLinks(t *testing.T) {
+	dir := t.TempDir()
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "far"), 0o700), os.Symlink("b", filepath.Join(dir, "a")), os.Symlink(filepath.Join("far", "c"), filepath.Join(dir, "b"))); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"one", "two"} {
+		if err := replaceFile(filepath.Join(dir, "a"), []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(filepath.Join(dir, "far", "c"))
+		if info, lerr := os.Lstat(filepath.Join(dir, "a")); err != nil || lerr != nil || string(got) != text || info.Mode()&os.ModeSymlink == 0 {
+			t.Errorf("%q, %v, %v", got, err, info)
+		}
+	}
+}
+
+// TestStateFileOfTheFuture is told as what it is.
+func TestStateFileOfTheFuture(t *testing.T) {
+	text, path, _ := fileRig(t)
+	s := State{Taken: time.Now().Add(240 * time.Hour)}
+	if err := os.WriteFile(path, s.Encode(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if log := start(t, text).log.String(); !strings.Contains(log, "is to come by this machine's clock") {
+		t.Error(log)
 	}
 }
