@@ -28,7 +28,7 @@ func suite() []*scenario {
 type options struct {
 	scenarios, only string
 	short, list     bool
-	parallel        int
+	parallel, cases int
 	out, page, logs string
 }
 
@@ -46,6 +46,7 @@ func main() {
 	flag.BoolVar(&o.short, "short", false, "leave out what takes long")
 	flag.BoolVar(&o.list, "list", false, "list scenarios and cases")
 	flag.IntVar(&o.parallel, "parallel", 3, "balancers of one case that run at the same time")
+	flag.IntVar(&o.cases, "cases", 1, "cases that run at the same time; more than one only to see that promises hold")
 	flag.StringVar(&o.out, "out", "", "save results under this name with .txt and .json")
 	flag.StringVar(&o.logs, "logs", "", "keep what the balancers write in this folder")
 	flag.StringVar(&o.page, "page", "", "check or write: hold docs/resilience.md to the saved results, or write its tables, and run nothing")
@@ -73,12 +74,9 @@ func (o *options) run(ctx context.Context, w io.Writer) error {
 		return nil
 	}
 	rep := newReport(o.short)
-	for _, sc := range suite() {
-		some, err := o.scenario(ctx, sc, w)
-		if err != nil {
-			return err
-		}
-		rep.Outcomes = append(rep.Outcomes, some...)
+	var err error
+	if rep.Outcomes, err = o.execute(ctx, w); err != nil {
+		return err
 	}
 	if len(rep.Outcomes) == 0 {
 		return fmt.Errorf("nothing is called %q for %q: -list shows what there is", o.scenarios, o.only)
@@ -95,29 +93,69 @@ func (o *options) run(ctx context.Context, w io.Writer) error {
 	return nil
 }
 
-// scenario runs the chosen cases of one.
-func (o *options) scenario(ctx context.Context, sc *scenario, w io.Writer) ([]*outcome, error) {
-	var all []*outcome
-	for i := range sc.cases {
-		c := &sc.cases[i]
-		if !o.chosen(sc, c) {
-			continue
-		}
-		begin := time.Now()
-		some, err := o.beside(ctx, sc, c)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, some...)
-		if sc.after == nil {
-			show(w, some, time.Since(begin))
-		}
+// job is one case to be run, and what came of it.
+type job struct {
+	sc   *scenario
+	c    *scase
+	some []*outcome
+	err  error
+}
+
+// execute runs the chosen cases in order, so many at a time, and prints each as
+// it ends; those that are compared with each other at the end of all.
+func (o *options) execute(ctx context.Context, w io.Writer) ([]*outcome, error) {
+	jobs := o.choose()
+	todo := make(chan *job, len(jobs))
+	for _, j := range jobs {
+		todo <- j
 	}
-	if sc.after != nil {
-		sc.after(all)
-		show(w, all, 0)
+	close(todo)
+	var mu sync.Mutex // of w
+	var wg sync.WaitGroup
+	for range max(1, o.cases) {
+		wg.Go(func() {
+			for j := range todo {
+				begin := time.Now()
+				if j.err = ctx.Err(); j.err == nil {
+					j.some, j.err = o.beside(ctx, j.sc, j.c)
+				}
+				if j.err == nil && j.sc.after == nil {
+					mu.Lock()
+					show(w, j.some, time.Since(begin))
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	wg.Wait()
+	var all []*outcome
+	compared := map[*scenario][]*outcome{}
+	for _, j := range jobs {
+		if j.err != nil {
+			return nil, j.err
+		}
+		all = append(all, j.some...)
+		compared[j.sc] = append(compared[j.sc], j.some...)
+	}
+	for sc, some := range compared {
+		if sc.after != nil {
+			sc.after(some)
+			show(w, some, 0)
+		}
 	}
 	return all, nil
+}
+
+// choose returns the cases that are to be run.
+func (o *options) choose() (jobs []*job) {
+	for _, sc := range suite() {
+		for i := range sc.cases {
+			if o.chosen(sc, &sc.cases[i]) {
+				jobs = append(jobs, &job{sc: sc, c: &sc.cases[i]})
+			}
+		}
+	}
+	return jobs
 }
 
 func show(w io.Writer, some []*outcome, d time.Duration) {

@@ -2,7 +2,10 @@
 
 package main
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // half is scenario 2: errors that a check does not see, and errors that are the
 // fault of who asks.
@@ -22,16 +25,16 @@ func half() *scenario {
 func halfAnswers(e *run) error {
 	e.send(&load{from: "127.0.0.2", rate: 120})
 	e.send(&load{from: "127.0.0.3", rate: 120})
-	e.sleep(2 * time.Second)
+	e.pass(2*time.Second, time.Second)
 	e.mark("fault")
 	if err := e.fleet[0].tell("set errors=0.5"); err != nil {
 		return err
 	}
-	e.sleep(6 * time.Second)
+	e.pass(6*time.Second, 4*time.Second)
 	if err := e.disturb(); err != nil {
 		return err
 	}
-	e.sleep(10 * time.Second)
+	e.pass(10*time.Second, 4*time.Second)
 	all, err := e.count()
 	if err != nil {
 		return err
@@ -41,10 +44,14 @@ func halfAnswers(e *run) error {
 	if ok {
 		o.figure("out of rotation", "s", at.Sub(e.when("fault")).Seconds())
 	}
-	late := within(all, e.when("fault").Add(8*time.Second), time.Now())
-	o.figure("errors after 8 s", "", float64(bad(late)))
+	settled := 8 * time.Second
+	if e.short {
+		settled = 5 * time.Second
+	}
+	late := within(all, e.when("fault").Add(settled), time.Now())
+	o.figure("late errors", "", float64(bad(late)))
 	o.figure("other backends taken out", "", float64(e.outOf(e.fleet[1:])))
-	o.atMost("errors later than 8 s", float64(bad(late)), 0)
+	o.atMost(fmt.Sprintf("errors later than %s", settled), float64(bad(late)), 0)
 	o.atMost("other backends taken out", float64(e.outOf(e.fleet[1:])), 0)
 	return nil
 }
@@ -56,7 +63,7 @@ func halfPoison(e *run) error {
 	e.mark("fault")
 	poison := &load{addr: e.subject.addr, from: "127.0.0.4", path: "/poison", rate: 60, seed: 99}
 	poison.start()
-	e.sleep(16 * time.Second)
+	e.pass(16*time.Second, 6*time.Second)
 	poisoned := poison.end()
 	all, err := e.count()
 	if err != nil {

@@ -28,7 +28,7 @@ func flapping() *scenario {
 
 func runFlapping(e *run) error {
 	e.send(&load{rate: 200, posts: .25})
-	e.sleep(20 * time.Second)
+	e.pass(20*time.Second, 7*time.Second)
 	if _, err := e.count(); err != nil {
 		return err
 	}

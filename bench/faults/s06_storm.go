@@ -29,7 +29,7 @@ const trusting = "trusted_weirs: [127.0.0.0/8]"
 
 func runStorm(e *run, addr string, most float64) error {
 	e.send(&load{addr: addr, rate: 300})
-	e.sleep(12 * time.Second)
+	e.pass(12*time.Second, 6*time.Second)
 	if _, err := e.count(); err != nil {
 		return err
 	}

@@ -32,7 +32,11 @@ func runIdle(e *run, after time.Duration) error {
 	l.prepare()
 	e.loads = append(e.loads, l)
 	at := time.Now().Add(100 * time.Millisecond)
-	for range 11 {
+	rounds := 11
+	if e.short {
+		rounds = 5
+	}
+	for range rounds {
 		l.burst(200, at, 15*time.Millisecond)
 		at = time.Now().Add(after)
 		if e.ctx.Err() != nil {

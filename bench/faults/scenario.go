@@ -134,6 +134,14 @@ func (e *run) sleep(d time.Duration) {
 	}
 }
 
+// pass waits for d, or for little in a short run.
+func (e *run) pass(d, little time.Duration) {
+	if e.short {
+		d = little
+	}
+	e.sleep(d)
+}
+
 // send starts a load; each has a seed, and so ids, of its own.
 func (e *run) send(l *load) *load {
 	if l.addr == "" {
