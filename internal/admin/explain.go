@@ -220,8 +220,8 @@ type Failures struct {
 // PoolFailures are those of one pool.
 type PoolFailures struct {
 	Pool     string            `json:"pool"`                   // empty: no route matched
-	Failed   uint64            `json:"failed"`                 // by weir or a backend (5xx), since the start
-	Faults   uint64            `json:"client_faults"`          // by their client (4xx, 499), since the start
+	Failed   uint64            `json:"failed"`                 // by weir or a backend (5xx, or cut after its status), since the start
+	Faults   uint64            `json:"client_faults"`          // by their client (4xx, 499, answers not taken), since the start
 	Missed   uint64            `json:"not_remembered"`         // because others were noted at the same moment
 	Requests []json.RawMessage `json:"requests"`               // the last, oldest first, as in the access log
 	Backends map[string]string `json:"backends_now,omitempty"` // health and share of those that failed

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+
+	"github.com/weirlb/weir/internal/message"
 )
 
 // How much Failures remembers of each pool. Clients that leave and requests that
@@ -63,13 +65,27 @@ func (f *Failures) Note(r *Record) {
 	}
 	defer p.mu.Unlock()
 	ring := &p.failed
-	if c := r.code(); c < 500 {
+	if byClient(r) {
 		ring = &p.faults
 	}
 	p.line = appendRecord(p.line[:0], r, false)
 	ring.add(bytes.TrimSuffix(p.line, []byte("\n")))
 	if cap(p.line) > logKeep {
 		p.line = nil
+	}
+}
+
+// byClient reports whether a request failed by its client. The reason tells, not
+// the status that was sent: an answer that is cut in its middle had begun with 200.
+func byClient(r *Record) bool {
+	switch r.Reason {
+	case message.OK:
+		return r.code() < 500
+	case message.WriteTimeout: // it did not take the answer
+		return true
+	default:
+		s := r.Reason.Status()
+		return s >= 400 && s < 500
 	}
 }
 

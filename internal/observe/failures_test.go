@@ -57,6 +57,28 @@ func TestFailuresKeepTheLast(t *testing.T) {
 	}
 }
 
+// An answer that was cut had begun with 200; who cut it tells whose failure it is.
+func TestFailuresBlameWhoFailed(t *testing.T) {
+	var f Failures
+	for _, c := range []struct {
+		reason message.Reason
+		status int
+	}{
+		{message.ResetMidResponse, 200},
+		{message.DrainCut, 200},
+		{message.StreamIdleTimeout, 206},
+		{message.DrainCut, 101},
+		{message.ClientAbort, 200},
+		{message.WriteTimeout, 200},
+		{message.RateLimited, 429},
+	} {
+		f.Note(&Record{Pool: "app", Reason: c.reason, Status: c.status})
+	}
+	if got := f.Last("app")[0]; got.Failed != 4 || got.Faults != 3 {
+		t.Errorf("%d failed, %d by their clients; want 4 and 3", got.Failed, got.Faults)
+	}
+}
+
 func TestFailuresAreBounded(t *testing.T) {
 	var f Failures
 	for i := range 2 * maxPools {
