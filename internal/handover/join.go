@@ -168,6 +168,11 @@ func (p *Predecessor) Built(version string) (state []byte, err error) {
 // Ready says that this process accepts, but for the sockets that it declined,
 // whose binds those are.
 func (p *Predecessor) Ready(declined ...string) {
+	// Back from the group that it was started in: signals of a terminal reach both
+	// processes. In another session, or when the predecessor is gone, it stays there.
+	if group, err := syscall.Getpgid(p.pid); err == nil {
+		_ = syscall.Setpgid(0, group)
+	}
 	p.ch.expectBy(time.Now().Add(reportTime))
 	_ = p.ch.send(&message{Kind: kindReady, Declined: declined}) // if the predecessor is gone, all the more
 	p.ch.expectBy(time.Time{})

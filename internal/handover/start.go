@@ -100,6 +100,9 @@ func Start(ctx context.Context, p Program, o Offer) (*Successor, error) {
 	s.process, err = os.StartProcess(p.Path, p.Args, &os.ProcAttr{
 		Env:   append(environ(p.Env), fmt.Sprintf("%s=%d", Env, pairFD)),
 		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr, theirs},
+		// A group of its own until it is ready (Predecessor.Ready): if it fails, what it
+		// started has the sockets too, and has to go with it.
+		Sys: &syscall.SysProcAttr{Setpgid: true},
 	})
 	_ = theirs.Close() // it is the child's; while it is open here the child's death would go unnoticed
 	if err != nil {
@@ -231,7 +234,9 @@ func (s *Successor) step(ctx context.Context, name string, exchange func() error
 		defer close(interrupted)
 		s.ch.expectBy(time.Unix(1, 0))
 	})
+	unwatch := s.watchExit()
 	err := exchange()
+	unwatch()
 	if !stop() {
 		<-interrupted
 	}
@@ -259,6 +264,24 @@ func (s *Successor) step(ctx context.Context, name string, exchange func() error
 	return f
 }
 
+// watchExit ends an exchange soon after the process has failed: what it started
+// may hold the pair open, and then nothing would be read until ctx ends. One that
+// ended well may have left the work to another process.
+func (s *Successor) watchExit() (stop func()) {
+	over, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		select {
+		case <-s.exited:
+			if s.state == nil || !s.state.Success() {
+				s.ch.expectBy(time.Now().Add(endGrace)) // what it said before is still read
+			}
+		case <-over:
+		}
+	}()
+	return func() { close(over); <-done }
+}
+
 // endGrace is how long a process that has closed the pair has to exit by itself,
 // so that its exit code can be told.
 const endGrace = 2 * time.Second
@@ -275,8 +298,12 @@ func (s *Successor) howEnded() string {
 	}
 }
 
-// Kill ends the successor at once and returns when it is gone.
+// Kill ends the successor at once, with all that it started before it was ready,
+// and returns when it is gone.
 func (s *Successor) Kill() {
+	// The number of a group is not given away while somebody is in it. An empty one
+	// is not there, as no process has been it since.
+	_ = syscall.Kill(-s.process.Pid, syscall.SIGKILL)
 	_ = s.process.Kill() // it may have ended
 	<-s.exited
 	s.leave()
