@@ -36,10 +36,12 @@ type stateFile struct {
 	word              chan struct{} // of 1: somebody has said something
 	written, failures atomic.Uint64
 
-	mu      sync.Mutex // held while it writes; guards what follows
-	path    string     // that was written last
-	seen    uint64     // the activity that it holds
-	failing string     // why, as it was said; empty: it does not
+	mu      sync.Mutex  // held while it writes; guards what follows
+	path    string      // that was written last
+	seen    uint64      // the activity that it holds
+	failing string      // why, as it was said; empty: it does not
+	file    os.FileInfo // as it was written last; nil: not yet
+	shared  string      // the path of which it was said that others write it
 }
 
 // loadStateLocked restores from the state file unless another process has handed
@@ -178,10 +180,28 @@ func (s *stateFile) write(e *Engine, last bool) {
 	}
 	err := ownState(path)
 	if err == nil {
+		s.watchOthers(e, path)
 		err = replaceFile(path, e.ExportState().forDisk().Encode())
+	}
+	if s.file = nil; err == nil {
+		s.file, _ = os.Stat(path) // the next write does without
 	}
 	s.path, s.seen = path, seen
 	s.say(e, path, err)
+}
+
+// watchOthers says once that the file is not the one that was written last: of two
+// weirs that share one each would forget what operators said to the other.
+func (s *stateFile) watchOthers(e *Engine, path string) {
+	if s.file == nil || s.path != path || s.shared == path {
+		return
+	}
+	if info, err := os.Stat(path); err != nil || os.SameFile(info, s.file) {
+		return
+	}
+	s.shared = path
+	e.log.Warn("something else has written the state file: what operators say is lost when two weirs share one, so give each its own", "state_file", path)
+	e.events.add(Event{At: time.Now(), Kind: "state", Text: "something else has written the state file"})
 }
 
 // say counts a write and tells the log about it when that is news.

@@ -235,3 +235,24 @@ func TestStateFileOfTheFuture(t *testing.T) {
 		t.Error(log)
 	}
 }
+
+// TestStateFileShared: two weirs that write one file are told of it, once.
+func TestStateFileShared(t *testing.T) {
+	text, path, _ := fileRig(t)
+	r := start(t, text)
+	eventually(t, "written first", func() bool { return r.states.written.Load() > 0 })
+	const said = "something else has written the state file"
+	r.states.write(r.Engine, true)
+	if strings.Contains(r.log.String(), said) {
+		t.Error("it speaks of itself")
+	}
+	for range 2 {
+		if err := replaceFile(path, State{}.Encode()); err != nil {
+			t.Fatal(err)
+		}
+		r.states.write(r.Engine, true)
+	}
+	if n := strings.Count(r.log.String(), said); n != 1 {
+		t.Errorf("said %d times", n)
+	}
+}
