@@ -72,14 +72,14 @@ var unwalled = []string{".", "bench", "bench/faults", "test"}
 // onlyHere lists outside modules that a single folder may import.
 var onlyHere = map[string][]string{
 	"github.com/cilium/ebpf":       {"internal/packet"},
-	"google.golang.org/grpc":       {"weirgrpc", "internal/probe"},
+	"google.golang.org/grpc":       {"weirgrpc"}, // and internal/probe's tests
 	"github.com/quic-go/quic-go":   {"internal/http3"},
 	"github.com/spf13/cobra":       {"cmd/weir"},
 	"github.com/goccy/go-yaml":     {"internal/config"},
 	"github.com/prometheus/":       {"internal/observe"},
 	"github.com/miekg/dns":         {"internal/upstream", "discover"},
 	"github.com/coreos/go-systemd": {"internal/systemd"},
-	"golang.org/x/net/http2":       {"internal/http2"},
+	"golang.org/x/net/http2":       {"internal/http2", "internal/probe"},
 	"net/http/httputil":            {},
 	"github.com/cespare/xxhash/v2": {"internal/l7", "internal/observe"},
 }

@@ -153,7 +153,7 @@ func (s *coreState) asksWrong() bool {
 	case health.CauseRefused, health.CauseNoRoute, health.CauseTLS, health.CauseMalformed:
 		return true
 	case health.CauseStatus:
-		if s.last.Status >= 300 && s.last.Status <= 499 && s.last.Status != 429 {
+		if s.last.Status >= 300 && s.last.Status <= 499 && s.last.Status != 429 || s.last.Status == 501 {
 			return true
 		}
 	}

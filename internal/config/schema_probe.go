@@ -35,6 +35,9 @@ func checkService(s string) (what, fix string) {
 	if strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '/' }) {
 		return quote(s) + " is not the name of a gRPC service", "write it as in its .proto file, such as shop.v1.Cart"
 	}
+	if len(s) > 1000 {
+		return "the name of the service is too long", "write at most 1000 bytes"
+	}
 	return "", ""
 }
 

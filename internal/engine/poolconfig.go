@@ -96,7 +96,7 @@ func subset(s *config.Subset) pool.Subset {
 func active(a *config.Active) health.Active {
 	return health.Active{
 		Enabled: !a.Off, Interval: a.Interval, FastInterval: a.FastInterval, Timeout: a.Timeout,
-		Jitter: a.Jitter, Fall: a.Fall, Rise: a.Rise, InitialUp: a.InitialUp, HTTP: a.Protocol == "http",
+		Jitter: a.Jitter, Fall: a.Fall, Rise: a.Rise, InitialUp: a.InitialUp, HTTP: a.Protocol == "http" || a.Protocol == "grpc",
 	}
 }
 

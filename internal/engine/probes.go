@@ -26,7 +26,18 @@ func probeTarget(cfg *config.Pool, address string, secure *tls.Config) probe.Tar
 	if addr, err := netip.ParseAddrPort(out.Address); err == nil {
 		out.Addr = addr
 	}
-	if a.Protocol != "http" {
+	switch a.Protocol {
+	case "http":
+	case "grpc":
+		out.GRPC = &probe.GRPC{Service: a.Service, Host: a.Host, LoadReports: wantsLoad(&cfg.Overload)}
+		if out.GRPC.Host == "" {
+			out.GRPC.Host = hostField(out.Address, out.TLS != nil)
+		}
+		if out.TLS != nil {
+			out.TLS.NextProtos = []string{"h2"} // its own copy, see setProbe
+		}
+		return out
+	default:
 		return out
 	}
 	out.HTTP = &probe.HTTP{Method: a.Method, Path: a.Path, Host: a.Host, Overload: !cfg.Overload.Off, LoadReports: wantsLoad(&cfg.Overload)}

@@ -43,7 +43,8 @@ type Target struct {
 	Addr          netip.AddrPort
 	OnTrafficPort bool        // the traffic goes there too
 	TLS           *tls.Config // nil: none; else with ServerName, verified as for the traffic
-	HTTP          *HTTP       // nil: the connection (and handshake) is the check
+	HTTP          *HTTP       // with GRPC nil, too: the connection (and handshake) is the check
+	GRPC          *GRPC       // not with HTTP
 }
 
 // HTTP is the question of an HTTP check and the answers that pass.

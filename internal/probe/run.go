@@ -50,13 +50,15 @@ func (p *Prober) run(j *job) {
 	c, v := p.connect(j, deadline)
 	if c != nil && v.outcome == health.Pass && j.target.HTTP != nil {
 		v = p.ask(c, j, deadline)
+	} else if c != nil && v.outcome == health.Pass && j.target.GRPC != nil {
+		v = p.call(c, j)
 	}
 	if p.ctx.Err() != nil && v.outcome == health.NoAnswer {
 		v.retry = true // cut by Close: nobody's fault
 	}
 	p.tell(j, v, sent, start)
 	if c != nil {
-		if v.status != 0 {
+		if v.status != 0 && c.buf != nil {
 			c.drain(min(time.Until(deadline), patience))
 		}
 		c.close()
@@ -118,7 +120,7 @@ func (p *Prober) connect(j *job, deadline time.Time) (*conn, verdict) {
 		return nil, v
 	}
 	c := &conn{Conn: raw, raw: raw}
-	if j.target.TLS == nil && j.target.HTTP == nil {
+	if j.target.TLS == nil && j.target.HTTP == nil && j.target.GRPC == nil {
 		return c, verdict{}
 	}
 	if err := raw.SetDeadline(deadline); err != nil {
