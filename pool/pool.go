@@ -153,13 +153,13 @@ func (p *Pool) Overridden(id string) (o Override, since balance.Instant) {
 	}
 	if w.hasAdmin {
 		word := w.admin
-		o.Admin, o.Deadline, since = &word, w.deadline, w.adminSince
+		o.Admin, o.Deadline = &word, w.deadline
 	}
 	if w.hasWeight {
 		n := w.weight
-		o.Weight, since = &n, max(since, w.weightSince)
+		o.Weight = &n
 	}
-	return o, since
+	return o, latestWord(w.hasAdmin, w.adminSince, w.hasWeight, w.weightSince)
 }
 
 // Ready reports that the first round of probes is over or 5 s have passed.

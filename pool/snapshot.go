@@ -58,7 +58,7 @@ type BackendSnapshot struct {
 	WeightSince      balance.Instant // when overridden
 	Admin            balance.Admin
 	AdminOverridden  bool
-	AdminSince       balance.Instant // when overridden
+	AdminSince       balance.Instant // when overridden; negative: before this process began
 	Draining         bool            // no new work, in flight finishes
 	DrainDeadline    balance.Instant // 0: none
 	Health           health.State
@@ -81,6 +81,24 @@ type BackendSnapshot struct {
 	LoadAt           balance.Instant // when, to the second
 	LastCheck        Check
 	History          []health.Change // oldest first, at most 16
+}
+
+// OverriddenSince returns when the latest part of the operator's word was said;
+// negative: before this process began.
+func (b *BackendSnapshot) OverriddenSince() balance.Instant {
+	return latestWord(b.AdminOverridden, b.AdminSince, b.WeightOverridden, b.WeightSince)
+}
+
+// latestWord leaves out what was not said: the zero Instant is later than what
+// was restored from another process.
+func latestWord(admin bool, adminSince balance.Instant, weight bool, weightSince balance.Instant) balance.Instant {
+	switch {
+	case !weight:
+		return adminSince
+	case !admin:
+		return weightSince
+	}
+	return max(adminSince, weightSince)
 }
 
 // TierSnapshot is one tier of a pool: the backends of one priority.

@@ -238,14 +238,13 @@ func backendView(b *pool.BackendSnapshot, now balance.Instant) admin.Backend {
 	}
 	if b.AdminOverridden || b.WeightOverridden {
 		var o pool.Override
-		var since balance.Instant
 		if b.WeightOverridden {
-			o.Weight, since = &b.Weight, b.WeightSince
+			o.Weight = &b.Weight
 		}
 		if b.AdminOverridden {
-			o.Admin, since = &b.Admin, max(since, b.AdminSince)
+			o.Admin = &b.Admin
 		}
-		out.Override = overrideView(&o, b.NominalWeight, since, now)
+		out.Override = overrideView(&o, b.NominalWeight, b.OverriddenSince(), now)
 	}
 	if b.Draining {
 		d := &admin.Drain{InFlight: b.InFlight, DeadlineS: -1, Done: b.InFlight == 0}

@@ -140,6 +140,8 @@ func TestStateTooOld(t *testing.T) {
 		}
 		if m := next.member(t, a.id()); m.Admin != "disabled" || m.Override == nil || (m.Health == "unproven") != c.stale {
 			t.Errorf("%s: %+v", name, m)
+		} else if (name == "young" || name == "old") && m.Override.AgeS < c.age.Seconds() { // older than this process
+			t.Errorf("%s: the operator's word of %v ago is %gs old", name, c.age, m.Override.AgeS)
 		}
 	}
 }
