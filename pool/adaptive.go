@@ -151,10 +151,9 @@ type AdaptiveSnapshot struct {
 	Latency  time.Duration              // of the last window
 }
 
-// Reached reports that the limit is a limit: it has been lowered.
-func (s *AdaptiveSnapshot) Reached() bool {
-	return s.Enabled && s.Limit < unlimited && (s.Ceiling == 0 || s.Limit < s.Ceiling)
-}
+// Bounds reports that there is a limit that can be reached: it has been lowered
+// since the pool was new, or begins at a ceiling.
+func (s *AdaptiveSnapshot) Bounds() bool { return s.Enabled && s.Limit < unlimited }
 
 func (a *adaptive) snapshot(cfg *Adaptive) AdaptiveSnapshot {
 	if a == nil {

@@ -49,6 +49,8 @@ var promised = map[string]string{
 	"weir_time_wait":                  "",
 	"weir_pool_saturation":            "pool",
 	"weir_queue_length":               "pool",
+	"weir_concurrency_limit":          "pool",
+	"weir_shed_total":                 "pool priority",
 	"weir_queue_seconds":              "pool",
 	"weir_probe_seconds":              "outcome",
 	"weir_log_dropped_total":          "",

@@ -59,7 +59,7 @@ listeners:
       - {name: found, match: {path_prefix: /found}, pool: found}
   secure: {bind: %q, pool: app, tls: {certificates: [{cert: %s, key: %s}]}}
 pools:
-  app: {backends: [%q], limits: {requests: 100}}
+  app: {backends: [%q], limits: {requests: 100, adaptive: {ceiling: 1000}}}
   dead: {backends: ["http://127.0.0.1:1"]}
   busy: {backends: [{url: %[5]q, id: one}, {url: %[5]q, id: two}], retry: {min_per_second: 1, budget: 1%%}}
   slow: {backends: [%[6]q], limits: {requests: 1, queue: 4, queue_timeout: 200ms}}

@@ -104,6 +104,9 @@ func printPool(w io.Writer, p *admin.Pool) {
 	if said := correlated(p); said != "" {
 		fmt.Fprintln(w, "  "+said)
 	}
+	if said := adaptiveLimit(p.Adaptive); said != "" {
+		fmt.Fprintln(w, "  "+said)
+	}
 	if p.Known > 0 {
 		fmt.Fprintf(w, "  a subset of %d backends\n", p.Known)
 	}
@@ -136,6 +139,24 @@ func correlated(p *admin.Pool) string {
 	default:
 		return p.Correlated + ": " + p.CorrelatedWhy
 	}
+}
+
+// adaptiveLimit says in words what a pool's adaptive limit is.
+func adaptiveLimit(a *admin.AdaptiveLimit) string {
+	if a == nil {
+		return ""
+	}
+	said := "adaptive limit: none needed so far"
+	if a.Limit > 0 {
+		said = fmt.Sprintf("adaptive limit: %d of %d in flight", a.InFlight, a.Limit)
+	}
+	if a.BaseMS > 0 {
+		said += fmt.Sprintf(", latency %s, %s without load", latency(a.LatencyMS), latency(a.BaseMS))
+	}
+	if low, normal, high := a.Shed["low"], a.Shed["normal"], a.Shed["high"]; low+normal+high > 0 {
+		said += fmt.Sprintf(", shed %d low, %d normal, %d high", low, normal, high)
+	}
+	return said
 }
 
 // printHistory tells what became of the pool's backends, the latest last.

@@ -93,6 +93,8 @@ type PoolSummary struct {
 	Correlated           string  `json:"correlated_failure,omitempty"`
 	CorrelatedWhy        string  `json:"correlated_failure_why,omitempty"`
 	InFlight             int64   `json:"in_flight"`
+	// Adaptive is a limit that finds itself; absent: there is none.
+	Adaptive             *AdaptiveLimit `json:"adaptive,omitempty"`
 	QueueLength          int     `json:"queue_length"`
 	Saturation           float64 `json:"saturation"`
 	RetryBudgetRemaining float64 `json:"retry_budget_remaining"`
@@ -102,6 +104,16 @@ type PoolSummary struct {
 	DetectionMS          float64 `json:"detection_ms"` // worst case until a dead backend is out; 0: no checks
 	// Discovery is where backends are found; absent: all are listed.
 	Discovery *Discovery `json:"discovery,omitempty"`
+}
+
+// AdaptiveLimit is a pool's limit that finds itself.
+type AdaptiveLimit struct {
+	Limit     int64             `json:"limit,omitempty"` // requests in flight, as those of high priority see it; absent: nothing is bounded so far
+	InFlight  int64             `json:"in_flight"`
+	Allowed   map[string]int64  `json:"allowed,omitempty"`         // in flight up to which requests of a priority are let in
+	Shed      map[string]uint64 `json:"shed"`                      // requests refused, by priority
+	BaseMS    float64           `json:"base_latency_ms,omitempty"` // what is taken for the latency without load; absent: not known
+	LatencyMS float64           `json:"latency_ms,omitempty"`      // of the last moments
 }
 
 // Discovery tells how a pool's backends are found.

@@ -115,10 +115,17 @@ type optional[T, U any] struct {
 	at     func(*T) **U
 	fields []field[U]
 	check  func(d *decoder, n *node, u *U)
+	whole  bool // on, true and yes stand for it with all its defaults
+}
+
+// orOn lets on, true and yes stand for the group with its defaults.
+func (o *optional[T, U]) orOn() *optional[T, U] {
+	o.whole = true
+	return o
 }
 
 // maybe declares an optional group; off says whether `none` may be written.
-func maybe[T, U any](name, off, doc string, at func(*T) **U, fields []field[U], check func(*decoder, *node, *U)) field[T] {
+func maybe[T, U any](name, off, doc string, at func(*T) **U, fields []field[U], check func(*decoder, *node, *U)) *optional[T, U] {
 	return &optional[T, U]{
 		s:  spec{name: name, kind: "mapping", def: off, off: off, doc: doc, subs: specsOf(fields)},
 		at: at, fields: fields, check: check,
@@ -130,6 +137,9 @@ func (o *optional[T, U]) spec() *spec { return &o.s }
 func (o *optional[T, U]) read(d *decoder, n *node, t *T) bool {
 	if o.s.off != "" && switchedOff(n) {
 		return false
+	}
+	if o.whole && switchedOn(n) {
+		n = &node{kind: mapping, pos: n.pos, width: n.width}
 	}
 	u := defaultsOf(o.fields)
 	*o.at(t) = &u
@@ -150,7 +160,11 @@ func (o *optional[T, U]) write(w *writer, t, _ *T) *node {
 		return nil
 	}
 	ref := defaultsOf(o.fields)
-	return writeBlock(w, o.fields, u, &ref)
+	n := writeBlock(w, o.fields, u, &ref)
+	if o.whole && len(n.pairs) == 0 {
+		return &node{kind: scalar, text: "on"}
+	}
+	return n
 }
 
 // several is a list of blocks, or a mapping from names to blocks.

@@ -203,6 +203,7 @@ type Route struct {
 	Timeouts        RouteTimeouts
 	Retry           Retry // the route's keys over the pool's
 	MaxRequests     int64 // limits.requests: in flight on this route
+	Priority        string // low, normal or high: who is refused first under an adaptive limit
 	Raw             bool
 }
 

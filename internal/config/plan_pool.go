@@ -182,6 +182,15 @@ type PoolLimits struct {
 	PoolRequests int64
 	Queue        int // waiting requests; 0: none wait (a full pool answers at once)
 	QueueTimeout time.Duration
+	Adaptive     *AdaptiveLimit // nil: off
+}
+
+// AdaptiveLimit bounds a pool's requests in flight by a limit that follows
+// latency.
+type AdaptiveLimit struct {
+	Floor     int64   // least limit
+	Ceiling   int64   // largest, and where it begins; 0: none
+	Tolerance float64 // accepted latency, times that without load
 }
 
 // Budget bounds retries of a pool.

@@ -45,7 +45,7 @@ func TestTextRoundTrip(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		plan.Listeners[0].Routes[0] = Route{Name: "default", Respond: &Respond{Code: 200, Body: s, ContentType: "x/y"}, Retry: defaultsOf(retryFields)}
+		plan.Listeners[0].Routes[0] = Route{Name: "default", Respond: &Respond{Code: 200, Body: s, ContentType: "x/y"}, Retry: defaultsOf(retryFields), Priority: "normal"}
 		again, err := Parse("t", plan.YAML(true), lookup)
 		if err != nil {
 			t.Fatalf("%q: %v\n%s", s, err, plan.YAML(true))

@@ -76,6 +76,21 @@ var poolLimitFields = []field[PoolLimits]{
 	key("pool_requests", "none", count[int64](manyInt), func(l *PoolLimits) *int64 { return &l.PoolRequests }, "requests in flight in the pool").off("none", 0),
 	key("queue", "128", integer(0, 1_000_000), func(l *PoolLimits) *int { return &l.Queue }, "requests that wait when all is full; 0: answered at once").zero(),
 	key("queue_timeout", "2s", duration(tick, time.Hour), func(l *PoolLimits) *time.Duration { return &l.QueueTimeout }, "how long they wait"),
+	maybe("adaptive", "off", "a limit of the pool that finds itself; above it requests are refused as shed, the least important first",
+		func(l *PoolLimits) **AdaptiveLimit { return &l.Adaptive }, adaptiveFields, checkAdaptive).orOn(),
+}
+
+var adaptiveFields = []field[AdaptiveLimit]{
+	key("floor", "16", integer[int64](1, manyInt), func(a *AdaptiveLimit) *int64 { return &a.Floor }, "least requests in flight"),
+	key("ceiling", "none", count[int64](manyInt), func(a *AdaptiveLimit) *int64 { return &a.Ceiling }, "most, and where it begins").off("none", 0),
+	key("tolerance", "2", decimal(1.2, 10), func(a *AdaptiveLimit) *float64 { return &a.Tolerance }, "how many times the latency without load is accepted"),
+}
+
+func checkAdaptive(d *decoder, n *node, a *AdaptiveLimit) {
+	if a.Ceiling > 0 && a.Ceiling < a.Floor {
+		at := n.at("ceiling")
+		d.fault(at, "ceiling ("+itoa(int(a.Ceiling))+") is below floor ("+itoa(int(a.Floor))+")", "make it larger, or floor smaller")
+	}
 }
 
 var poolRetryFields = append([]field[Pool]{

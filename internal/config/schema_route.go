@@ -72,6 +72,8 @@ var routeFields = []field[Route]{
 	keys("limits", "ceilings of the route", func(r *Route) *Route { return r }, []field[Route]{
 		key("requests", "none", count[int64](manyInt), func(r *Route) *int64 { return &r.MaxRequests }, "requests in flight").off("none", 0),
 	}),
+	key("priority", "normal", choice([]string{"low", "normal", "high"}), func(r *Route) *string { return &r.Priority },
+		"who is refused first when limits.adaptive of the pool is reached; X-Weir-Priority of a trusted weir goes before it"),
 }
 
 var matchFields = []field[Match]{

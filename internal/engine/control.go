@@ -167,6 +167,7 @@ func (p *livePool) summary(s *pool.Snapshot) admin.PoolSummary {
 	if s.Known > s.Members {
 		out.Known = s.Known
 	}
+	out.Adaptive = adaptiveLimit(&s.Adaptive)
 	out.Discovery = p.discovery()
 	for i := range s.Backends {
 		out.Failures += s.Backends[i].Failures
@@ -287,6 +288,7 @@ func (e *Engine) poolGauges() []observe.PoolGauges {
 			Saturation: s.Saturation, Connections: p.connections(&s), Discovery: p.discoveryGauges(),
 			Backends: make([]observe.BackendGauges, 0, len(s.Backends)),
 		}
+		g.Limit = limitGauges(&s.Adaptive)
 		for i := range s.Backends {
 			b := &s.Backends[i]
 			g.Backends = append(g.Backends, observe.BackendGauges{

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weirlb/weir/balance"
 	"github.com/weirlb/weir/internal/config"
 	"github.com/weirlb/weir/internal/l7"
 	"github.com/weirlb/weir/internal/route"
@@ -117,6 +118,7 @@ func (e *Engine) buildRoute(g *Generation, l *config.Listener, r *config.Route) 
 		out.Key = keyFunc(cfg)
 		out.LoadReports = wantsLoad(&cfg.Overload)
 		out.Weir = cfg.Weir
+		out.Priority, _ = balance.ParsePriority(r.Priority)
 		out.PoolSeries = p.series
 		out.Retry = retryRules(&r.Retry)
 		out.RetryBody = r.Retry.Body

@@ -36,7 +36,7 @@ func PoolConfig(p *config.Pool, instance uint64) (pool.Config, []pool.Spec, erro
 		Panic:     panicRules(&p.Panic),
 		Limits: pool.Limits{
 			BackendRequests: p.Limits.Requests, PoolRequests: p.Limits.PoolRequests,
-			Queue: p.Limits.Queue, QueueTimeout: p.Limits.QueueTimeout,
+			Queue: p.Limits.Queue, QueueTimeout: p.Limits.QueueTimeout, Adaptive: adaptive(p.Limits.Adaptive),
 		},
 		Retry: pool.Budget{
 			Share: p.Budget.Share, Window: p.Budget.Window, MinPerSecond: p.Budget.MinPerSecond,

@@ -102,6 +102,7 @@ type exchange struct {
 	retryAfter bool // the backend's answer is 503 with Retry-After
 	final      bool // a weir in front had better not retry (S6)
 	above      bool // the client sent X-Weir-Attempt
+	told       bool // a trusted weir said how much the request matters
 	before     int  // attempts of the weirs in front before the one that this is
 	markLine   int  // where the last X-Weir-Attempt is; 0: nowhere
 	signals    signals
@@ -177,7 +178,7 @@ func (e *exchange) reset() {
 	e.head = false
 	e.now, e.client, e.clientKey, e.requestID = 0, netip.Addr{}, 0, nil
 	e.keyed, e.limited, e.answered, e.interim, e.retryAfter = false, false, false, false, false
-	e.final, e.above, e.before, e.markLine = false, false, 0, 0
+	e.final, e.above, e.told, e.before, e.markLine = false, false, false, 0, 0
 	e.signals = signals{}
 	e.breq, e.try = balance.Request{}, pool.Try{}
 	e.backend, e.target, e.up = nil, nil, nil
@@ -264,6 +265,7 @@ func (e *exchange) shape() {
 	if key := e.rt.Key; key != nil {
 		e.breq.Key, e.breq.HasKey = key(e.req, e.client)
 	}
+	e.prioritize()
 	e.rewrite()
 	e.rt.RequestHeaders.apply(&e.req.Fields)
 }

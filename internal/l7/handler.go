@@ -53,6 +53,8 @@ type Route struct {
 	Key      KeyFunc // of requests to a pool whose policy wants keys; nil: they have none
 	// LoadReports says that the pool wants the load reports of answers (ORCA).
 	LoadReports bool
+	// Priority says who is refused first where the pool has an adaptive limit.
+	Priority balance.Priority
 	// Weir says that the backends are weirs: each attempt tells them its number.
 	Weir bool
 

@@ -47,8 +47,11 @@ var digits = func() (out [maxAttempt + 1]string) {
 func (e *exchange) readMark(f *message.Fields, i int) {
 	weir := e.ci.scratch.weir
 	if !message.EqualFold(f.Name(i), attemptName) {
-		if !weir {
+		switch {
+		case !weir:
 			f.Remove(i)
+		case message.EqualFold(f.Name(i), priorityName):
+			e.readPriority(f, i)
 		}
 		return
 	}

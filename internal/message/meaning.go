@@ -33,7 +33,7 @@ var meanings = [Reasons][2]string{
 	Misdirected:         {"the request is for a name that is not served on its connection", "the client's connection reuse"},
 	UpgradeRefused:      {"the backend switched to a protocol that was not asked for", "the backend"},
 	RateLimited:         {"the client asked more often than its rate limit allows", "the limit's key and rate"},
-	Shed:                {"the pool refuses a part of the requests to protect what is left of it", "weir status: panic, or a ramp of the pool"},
+	Shed:                {"the pool refuses a part of the requests to protect what is left of it", "weir status: panic, a ramp of the pool, or its adaptive limit"},
 	BackendOverloaded:   {"the backend answered 503 and no other could be asked", "more backends"},
 	RetryBudgetEmpty:    {"a retry was due and the retry budget was spent", "what fails so often"},
 	LocalPorts:          {"this machine has no local port left towards the backend", "keep-alive to the backends; net.ipv4.ip_local_port_range"},

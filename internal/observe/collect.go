@@ -41,6 +41,8 @@ var (
 	descBudget         = desc("weir_retry_budget_remaining", "Retries that would be granted now.", "pool")
 	descSaturation     = desc("weir_pool_saturation", "Load against what the pool's limits allow.", "pool")
 	descQueueLength    = desc("weir_queue_length", "Requests waiting for a slot.", "pool")
+	descLimit          = desc("weir_concurrency_limit", "Requests in flight that the pool's adaptive limit allows; absent while it bounds nothing.", "pool")
+	descShed           = desc("weir_shed_total", "Requests refused by the pool's adaptive limit.", "pool", "priority")
 	descConnections    = desc("weir_connections", "Open connections: of clients per listener, to backends per pool.", "side", "listener", "pool")
 	descAcceptQueue    = desc("weir_accept_queue_length", "Connections that the kernel holds for accept.", "listener")
 	descAcceptLimit    = desc("weir_accept_queue_limit", "Where that queue overflows.", "listener")
@@ -62,6 +64,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 		descRequests, descRequestSeconds, descUpstream, descQueueSeconds, descUpstreamConns,
 		descRetries, descRedispatches, descEjections, descProbeSeconds, descInFlight, descState,
 		descStates, descShare, descFlips, descPanic, descCorrelated, descBudget, descSaturation, descQueueLength,
+		descLimit, descShed,
 		descConnections, descAcceptQueue, descAcceptLimit, descCertificate, descPorts, descGeneration,
 		descDiscovered, descHeld, descLastAnswer, descAnswers, descLogDropped,
 	} {
@@ -305,6 +308,7 @@ func (m *Metrics) collectPoolGauges(s sink, pools []PoolGauges) {
 		s.gauge(descBudget, p.BudgetRemaining, name)
 		s.gauge(descSaturation, p.Saturation, name)
 		s.gauge(descQueueLength, float64(p.QueueLength), name)
+		s.limit(name, p.Limit)
 		s.gauge(descConnections, float64(p.Connections), "upstream", "", name)
 		s.discovery(name, p.Discovery)
 
@@ -375,6 +379,19 @@ func (s sink) send(d *prometheus.Desc, m prometheus.Metric, err error) {
 		m = prometheus.NewInvalidMetric(d, err)
 	}
 	s.ch <- m
+}
+
+// limit writes a pool's adaptive limit.
+func (s sink) limit(name string, l *LimitGauges) {
+	if l == nil {
+		return
+	}
+	if l.Limit > 0 {
+		s.gauge(descLimit, float64(l.Limit), name)
+	}
+	for i, n := range l.Shed {
+		s.counter(descShed, n, name, Priorities[i])
+	}
 }
 
 func (s sink) gauge(d *prometheus.Desc, v float64, labels ...string) {

@@ -9,6 +9,7 @@ type PoolGauges struct {
 	Name            string
 	Panic           bool
 	Correlated      string  // what probes fail together for while traffic succeeds: one of correlatedKinds; empty: they do not
+	Limit           *LimitGauges // nil: the pool has no adaptive limit
 	QueueLength     int     // requests waiting for a slot
 	BudgetRemaining float64 // retries that would be granted now
 	Saturation      float64 // 0..1 and above: load against capacity
@@ -16,6 +17,15 @@ type PoolGauges struct {
 	Backends        []BackendGauges
 	Discovery       *DiscoveryGauges // nil: backends are listed only
 }
+
+// LimitGauges is a pool's adaptive limit at the moment of a scrape.
+type LimitGauges struct {
+	Limit int64    // requests in flight; 0: nothing is bounded so far
+	Shed  []uint64 // requests refused by it; index as in Priorities
+}
+
+// Priorities are the values of the label priority.
+var Priorities = [...]string{"normal", "low", "high"}
 
 // DiscoveryGauges is what finds a pool's backends, at the moment of a scrape.
 type DiscoveryGauges struct {

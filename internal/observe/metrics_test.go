@@ -117,6 +117,8 @@ func TestNames(t *testing.T) {
 		"weir_ephemeral_ports_free":       "GAUGE destination",
 		"weir_pool_saturation":            "GAUGE pool",
 		"weir_queue_length":               "GAUGE pool",
+		"weir_concurrency_limit":          "GAUGE pool",
+		"weir_shed_total":                 "COUNTER pool,priority",
 		"weir_probe_seconds":              "HISTOGRAM outcome",
 		"weir_log_dropped_total":          "COUNTER ",
 		"weir_build_info":                 "GAUGE goversion,version",
@@ -127,7 +129,10 @@ func TestNames(t *testing.T) {
 	m.RegisterPools(func() []PoolGauges {
 		list := backends(3)
 		list[0].Address = "10.0.0.0:8080"
-		return []PoolGauges{{Name: "app", QueueLength: 3, Saturation: .5, Connections: 9, Backends: list}}
+		return []PoolGauges{{
+			Name: "app", QueueLength: 3, Saturation: .5, Connections: 9, Backends: list,
+			Limit: &LimitGauges{Limit: 64, Shed: []uint64{1, 2, 0}},
+		}}
 	})
 	m.RegisterListeners(func() []ListenerGauges {
 		return []ListenerGauges{{Name: "web", Connections: 5, AcceptQueue: 1, AcceptQueueLimit: 4096, Certificates: []CertificateGauge{
