@@ -80,13 +80,13 @@ func (s *subject) restart() error {
 	return waitAddr(s.addr)
 }
 
-// gone says whether the process that was started last is no more: after an
+// gone says whether the process that was started last ends soon: after an
 // upgrade another one has its work.
 func (s *subject) gone() bool {
 	select {
 	case <-s.done:
 		return true
-	default:
+	case <-time.After(20 * time.Second):
 		return false
 	}
 }

@@ -65,8 +65,11 @@ func (b *backend) tell(command string) error {
 		return err
 	}
 	line, err := b.out.ReadString('\n')
-	if err != nil || line != "ok\n" {
-		return fmt.Errorf("backend %s: %s: %s (%v)", b.name, command, strings.TrimSpace(line), err)
+	if err != nil {
+		return fmt.Errorf("backend %s: %s: %w", b.name, command, err)
+	}
+	if line != "ok\n" {
+		return fmt.Errorf("backend %s: %s: %s", b.name, command, strings.TrimSpace(line))
 	}
 	return nil
 }
