@@ -121,6 +121,10 @@ func (k *Socket) release(grace time.Duration) error {
 		return nil
 	}
 	if !o.running {
+		if o.inherited && !o.set.sorted { // somebody failed before it served: it is there to be taken, as before
+			o.claimed = false
+			return nil
+		}
 		return o.shut()
 	}
 	if o.alien() || o.path != "" {

@@ -31,6 +31,7 @@ type Sockets struct {
 
 	mu      sync.Mutex
 	all     []*open       // guarded by mu, in the order in which they came
+	sorted  bool          // guarded by mu: what was inherited and not taken is closed
 	yielded chan struct{} // guarded by mu; nil: this process accepts; closed when that, or a socket's end, is to be looked at
 }
 
@@ -223,7 +224,8 @@ func (s *Sockets) Hand() ([]Handed, error) {
 }
 
 // Unclaimed closes the sockets that were inherited and that nobody took, and
-// returns their binds.
+// returns their binds. Until then one that is given back before it has served is
+// not closed, and can be taken again.
 func (s *Sockets) Unclaimed() []string { return s.unclaimed(false) }
 
 // Decline is Unclaimed where whoever handed the sockets over serves them on: their
@@ -233,6 +235,7 @@ func (s *Sockets) Decline() []string { return s.unclaimed(true) }
 func (s *Sockets) unclaimed(keepPath bool) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.sorted = true
 	var out []string
 	for _, o := range slices.Clone(s.all) {
 		if !o.claimed {

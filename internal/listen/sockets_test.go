@@ -121,6 +121,18 @@ func TestUnclaimed(t *testing.T) {
 	if err := next.Inherit("systemd:web", handed[0].File); err != nil {
 		t.Fatal(err)
 	}
+	// A configuration with a mistake gives back what it took, and what is then
+	// said of it is not that its sockets are missing.
+	given, err := next.Take("systemd:web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := given.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := next.Check("systemd:web", false); err != nil {
+		t.Errorf("taken and given back: %v", err)
+	}
 	if _, err := next.Take("systemd:other"); err == nil || !strings.Contains(err.Error(), "FileDescriptorName=other") {
 		t.Error(err)
 	}

@@ -130,7 +130,13 @@ func TestYield(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		old.Yield()
+		yield := func() { // and wait until the accept loop rests: who comes before that is still its own
+			t.Helper()
+			before := k.o.rounds.Load()
+			old.Yield()
+			eventually(t, "the accept loop rests", func() bool { return k.o.rounds.Load() > before })
+		}
+		yield()
 		old.Yield() // once is enough
 		ln := n.Listener()
 		for range 50 {
@@ -154,7 +160,7 @@ func TestYield(t *testing.T) {
 		}
 
 		// To its end without Return: nothing waits for ever, and a socket file stays.
-		old.Yield()
+		yield()
 		last := dial()
 		if err := lo.Close(); err != nil {
 			t.Fatal(err)
