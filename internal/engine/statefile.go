@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/weirlb/weir/internal/observe"
 )
 
 const (
@@ -259,6 +261,22 @@ func ownState(path string) error {
 		return err
 	case !bytes.Equal(head, stateMark):
 		return errForeign
+	}
+	return nil
+}
+
+// checkState says why a state file could not be written; nil if it could, or there
+// is none. It leaves everything as it is.
+func checkState(path string) error {
+	if path == "" {
+		return nil
+	}
+	if err := ownState(path); err != nil {
+		return err
+	}
+	dir := filepath.Dir(linked(path))
+	if err := observe.CheckFolder(dir); err != nil {
+		return fmt.Errorf("folder %s: %w", dir, err)
 	}
 	return nil
 }

@@ -18,7 +18,12 @@ import (
 // names, looks whether this machine has the addresses, and compiles pools and
 // routes. It returns every fault it finds and changes nothing.
 func Verify(plan *config.Plan) []error {
-	return verify(plan, func(bind string, _ bool) error { return listen.CheckBind(bind) })
+	faults := verify(plan, func(bind string, _ bool) error { return listen.CheckBind(bind) })
+	if err := checkState(plan.StateFile); err != nil {
+		// Not a fault to New: what runs goes on without it, and says so.
+		faults = append(faults, fmt.Errorf("state_file: %s cannot be written: %w", plan.StateFile, err))
+	}
+	return faults
 }
 
 // verify is Verify with another check of addresses; private is said of those for
@@ -36,7 +41,9 @@ func verify(plan *config.Plan, check func(bind string, private bool) error) []er
 		}
 	}
 	if a := &plan.Log.Access; !a.Off {
-		add(observe.CheckAccessLog(a.Path))
+		if err := observe.CheckAccessLog(a.Path); err != nil {
+			add(fmt.Errorf("log.access.path: %w", err))
+		}
 	}
 	for _, own := range []struct{ what, bind string }{{"admin", plan.Admin.Bind}, {"status", plan.Status.Bind}} {
 		if own.bind == "" {

@@ -12,8 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 	"unsafe"
-
-	"golang.org/x/sys/unix"
 )
 
 // AccessLogOptions configures NewAccessLog.
@@ -139,8 +137,8 @@ func openLog(path string) (*os.File, error) {
 	return f, nil
 }
 
-// CheckAccessLog says why a path cannot be logged to; nil if it can. It makes
-// no file.
+// CheckAccessLog says why a path cannot be logged to; nil if it can. It leaves no
+// file behind.
 func CheckAccessLog(path string) error {
 	switch path {
 	case "stdout", "stderr", "off", "none":
@@ -149,7 +147,7 @@ func CheckAccessLog(path string) error {
 	switch info, err := os.Stat(path); {
 	case errors.Is(err, os.ErrNotExist):
 		dir := filepath.Dir(path)
-		if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
+		if err := CheckFolder(dir); err != nil {
 			return fmt.Errorf("access log: %s cannot be made: %s: %w", path, dir, err)
 		}
 		return nil
