@@ -81,6 +81,9 @@ type ProbeResult struct {
 	// OnTrafficPort says that the probe went where the traffic goes; only then
 	// is a refusal a fact about the traffic.
 	OnTrafficPort bool
+	// Shared says that another pool's probe served this one too: it may have been
+	// sent before this one was asked for.
+	Shared bool
 	// Retry says that the probe could not be made for a reason of weir's own
 	// (no descriptor, no local port): the result tells nothing about the
 	// backend and the probe is made again.

@@ -106,6 +106,9 @@ func (c *core) probed(now balance.Instant, m *member, r health.ProbeResult) {
 		c.timers.set(m, timerProbe, max(now, s.started.Add(c.cfg.Active.FastInterval)))
 		return
 	}
+	if r.Shared {
+		s.started = min(s.started, r.Sent) // the next is due when it would be after that one
+	}
 	if r.HasLoad {
 		m.reported(now, r.Load)
 	}

@@ -57,7 +57,11 @@ func (d *driver) Probe(b *balance.Backend, timeout time.Duration, done func(heal
 		done(health.ProbeResult{Outcome: health.NoAnswer, Sent: now, At: now, Cause: health.CauseNoRoute, Error: "no usable address"})
 		return
 	}
-	d.engine.prober.Probe(*t.probe.Load(), timeout, done)
+	p := *t.probe.Load()
+	if b.Suspect() || b.Unreachable() || b.Share() <= 0 {
+		p.Within = 0 // a verdict hangs on it
+	}
+	d.engine.prober.Probe(p, timeout, done)
 }
 
 // CloseIdle implements pool.Driver.
@@ -114,7 +118,9 @@ func (d *driver) Notice(n pool.Notice) {
 	if n.For > 0 {
 		attrs = append(attrs, slog.Duration("for", n.For))
 	}
-	if n.Left > 0 {
+	if n.Kind == pool.DrainOver {
+		attrs = append(attrs, slog.Int64("cut", n.Left))
+	} else if n.Left > 0 {
 		attrs = append(attrs, slog.Int64("in_flight", n.Left))
 	}
 	d.log.LogAttrs(context.Background(), level, n.Kind.String(), attrs...)
@@ -167,6 +173,8 @@ func eventOf(n *pool.Notice) Event {
 	switch n.Kind {
 	case pool.StateChanged:
 		e.Text = fmt.Sprintf("%s -> %s", n.From, n.To)
+	case pool.DrainOver:
+		e.Text = fmt.Sprintf("%s: %d in flight at the deadline of the drain, and cut", n.Kind, n.Left)
 	case pool.EjectedNow:
 		e.Text = fmt.Sprintf("ejected for %s", n.For)
 	default:

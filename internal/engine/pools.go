@@ -140,5 +140,6 @@ func (t *target) setProbe(s *driverSettings) {
 		}
 	}
 	p := probeTarget(s.cfg, t.address, secure)
+	p.Key, p.Within = sharedKey(s.cfg, &p), a.Interval/2
 	t.probe.Store(&p)
 }

@@ -4,6 +4,7 @@ package engine
 
 import (
 	"crypto/tls"
+	"fmt"
 	"net"
 	"net/netip"
 	"regexp"
@@ -12,6 +13,23 @@ import (
 	"github.com/weirlb/weir/internal/config"
 	"github.com/weirlb/weir/internal/probe"
 )
+
+// sharedKey is the same for checks that ask the same of the same address, in
+// whatever pool.
+func sharedKey(cfg *config.Pool, p *probe.Target) string {
+	a := cfg.Active
+	key := fmt.Sprintf("%s %t %s %s", p.Address, p.OnTrafficPort, a.Protocol, a.Timeout)
+	switch {
+	case p.HTTP != nil:
+		key += fmt.Sprintf(" %s %s %s %v %q %t %t", p.HTTP.Method, p.HTTP.Path, p.HTTP.Host, p.HTTP.Expect, a.Body, p.HTTP.Overload, p.HTTP.LoadReports)
+	case p.GRPC != nil:
+		key += fmt.Sprintf(" %s %s %t", p.GRPC.Host, p.GRPC.Service, p.GRPC.LoadReports)
+	}
+	if p.TLS != nil {
+		key += fmt.Sprintf(" %q %+v", p.TLS.ServerName, cfg.TLS)
+	}
+	return key
+}
 
 // probeTarget says where and how a backend is asked: like the traffic, unless
 // the configuration says otherwise (S1).

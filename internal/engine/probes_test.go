@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/weirlb/weir/health"
@@ -92,4 +93,48 @@ pools: {app: {backends: [%q, %q], health: {active: {path: /readyz, body: '/"stat
 	if b := s.Backends[1]; b.Health != health.StateNotReady || !strings.Contains(b.Why, `does not contain /"status":"(ok|warn)"/`) {
 		t.Errorf("%v: %s", b.Health, b.Why)
 	}
+}
+
+// TestPoolsShareProbes: three pools with the same backend and check cost it little
+// more than one; the pool that asks for something else, or over its own timeout,
+// counts apart.
+func TestPoolsShareProbes(t *testing.T) {
+	var same, control atomic.Int64
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/readyz":
+			same.Add(1)
+		case "/control":
+			control.Add(1)
+		}
+	}))
+	t.Cleanup(s.Close)
+	pools := ""
+	for _, name := range []string{"a", "b", "c", "control"} {
+		path := "/readyz"
+		if name == "control" {
+			path = "/control"
+		}
+		pools += fmt.Sprintf("  %s: {backends: [%q], health: {active: {path: %s, interval: 200ms, fast_interval: 200ms, timeout: 190ms}}}\n", name, s.URL, path)
+	}
+	r := start(t, "admin: {bind: \"127.0.0.1:0\"}\nlisteners: {web: {bind: \"127.0.0.1:0\", pool: a}}\npools:\n"+pools)
+	eventually(t, "probes", func() bool { return control.Load() >= 12 })
+	if n, one := same.Load(), control.Load(); n > 2*one {
+		t.Errorf("three pools asked %d times while one asked %d", n, one)
+	}
+	for _, p := range r.livePools() {
+		if b := p.pool.Snapshot().Backends[0]; !b.LastCheck.OK || b.Health != health.StateHealthy {
+			t.Errorf("pool %s: %v, %+v", p.name, b.Health, b.LastCheck)
+		}
+	}
+	s.CloseClientConnections()
+	s.Close() // each of them must notice
+	eventually(t, "all pools have lost it", func() bool {
+		for _, p := range r.livePools() {
+			if p.pool.Snapshot().Backends[0].Health != health.StateBroken {
+				return false
+			}
+		}
+		return true
+	})
 }

@@ -36,7 +36,14 @@ type Options struct {
 
 // Target is what one probe goes to.
 type Target struct {
-	Pool    string // probes that wait take turns by pool
+	Pool string // probes that wait take turns by pool
+	// Key is the same for probes that ask the same in the same way, of whatever
+	// pool, timeout included: one that is under way serves all that are asked for
+	// meanwhile. Empty: not shared.
+	Key string
+	// Within is how long ago a probe that passed may have been sent to serve this
+	// one, too; 0: it must be made, or be under way.
+	Within  time.Duration
 	Address string // host:port to connect to
 	// Addr is Address where that is no name, parsed once for all probes; zero
 	// has each probe parse it.
@@ -71,6 +78,8 @@ type Prober struct {
 	userAgent string
 	ctx       context.Context // ends with Close
 	cancel    context.CancelFunc
+
+	shared sharing
 
 	mu      sync.Mutex // guards what follows
 	idle    *sync.Cond // running fell to 0
@@ -121,13 +130,19 @@ func orDev(version string) string {
 	return version
 }
 
-// Probe starts one probe and returns at once. done is called exactly once,
-// from another goroutine and with no lock held: with the result, or, when
+// Probe starts one probe, or joins another (see Target.Key), and returns at once.
+// done is called exactly once, from another goroutine, or from within Probe where
+// an earlier result serves, and with no lock held: with the result, or, when
 // nothing can be said about the backend (a local fault, or the Prober closed),
 // with Retry set. It must not wait for anything: other results come from the
 // same goroutine. The timeout runs from when the probe itself begins, not from
 // when it was asked for.
 func (p *Prober) Probe(t Target, timeout time.Duration, done func(health.ProbeResult)) {
+	if t.Key != "" {
+		if done = p.shared.join(&t, p.opt.Now(), done); done == nil {
+			return
+		}
+	}
 	j := job{target: t, timeout: timeout, done: done}
 	if to, ok := plain(&t); ok {
 		j.to = to
