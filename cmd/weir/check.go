@@ -59,7 +59,7 @@ type poolDetection struct {
 
 func newCheck() *cobra.Command {
 	var file string
-	var strict, asJSON, schema bool
+	var strict, asJSON, schema, noFiles bool
 	var opt admin.ClientOptions
 	c := &cobra.Command{
 		Use:   "check",
@@ -79,7 +79,7 @@ func newCheck() *cobra.Command {
 					return err
 				}
 			}
-			f := check(file, learned)
+			f := check(file, noFiles, learned)
 			if strict && len(f.Warnings) > 0 {
 				f.OK = false
 			}
@@ -97,6 +97,7 @@ func newCheck() *cobra.Command {
 	}
 	c.Flags().StringVarP(&file, "config", "c", "weir.yaml", "configuration file or folder")
 	c.Flags().BoolVar(&strict, "strict", false, "fail on warnings, too")
+	c.Flags().BoolVar(&noFiles, "no-files", false, "look at the text alone, where the files, certificates and addresses that it names are on another machine")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	c.Flags().StringVar(&opt.Address, "admin", "", "also ask the running weir at this address when its backends were seen to close idle connections: host:port or unix:/path")
 	c.Flags().StringVar(&opt.TokenFile, "token-file", "", "file that holds the admin token")
@@ -126,9 +127,9 @@ func learnedBy(ctx context.Context, opt admin.ClientOptions) (func(pool string) 
 	return func(pool string) []lint.Idle { return by[pool] }, nil
 }
 
-// check looks at a file; learned is what a running weir knows of its backends, nil
-// when none was asked.
-func check(file string, learned func(pool string) []lint.Idle) findings {
+// check looks at a file, with noFiles at none that it names; learned is what a
+// running weir knows of its backends, nil when none was asked.
+func check(file string, noFiles bool, learned func(pool string) []lint.Idle) findings {
 	f := findings{File: file, Errors: []finding{}, Warnings: []finding{}, Notes: []finding{}, Pools: []poolDetection{}}
 	plan, outline, err := config.LoadOutlined(file)
 	var faults *config.Errors
@@ -147,10 +148,14 @@ func check(file string, learned func(pool string) []lint.Idle) findings {
 		f.fail(err.Error())
 		return f
 	}
-	for _, err := range engine.Verify(plan) {
+	verify, readFile := engine.Verify, func(name string) ([]byte, error) { return inputfile.Read(name, inputfile.Most) }
+	if noFiles {
+		verify, readFile = engine.VerifyText, nil
+	}
+	for _, err := range verify(plan) {
 		f.fail(err.Error())
 	}
-	f.lint(plan, outline, learned)
+	f.lint(plan, outline, readFile, learned)
 	for i := range plan.Pools {
 		f.Pools = append(f.Pools, detectionOf(&plan.Pools[i]))
 	}
@@ -164,10 +169,10 @@ func (f *findings) fail(text string) {
 }
 
 // lint adds what the checklist finds.
-func (f *findings) lint(plan *config.Plan, outline *config.Outline, learned func(pool string) []lint.Idle) {
+func (f *findings) lint(plan *config.Plan, outline *config.Outline, readFile func(string) ([]byte, error), learned func(pool string) []lint.Idle) {
 	found := lint.Run(lint.Input{
 		Plan: plan, Outline: outline, Now: time.Now(),
-		ReadFile:  func(name string) ([]byte, error) { return inputfile.Read(name, inputfile.Most) },
+		ReadFile:  readFile,
 		Detection: func(p *config.Pool) time.Duration { return engine.DetectionOf(p).Within },
 		Learned:   learned,
 	})

@@ -53,6 +53,7 @@ func verify(plan *config.Plan, check func(bind string, private bool) error) []er
 			add(fmt.Errorf("%s: %w", own.what, err))
 		}
 	}
+	faults = append(faults, VerifyText(plan)...)
 	for i := range plan.Listeners {
 		l := &plan.Listeners[i]
 		for _, bind := range l.Bind {
@@ -61,21 +62,33 @@ func verify(plan *config.Plan, check func(bind string, private bool) error) []er
 			}
 		}
 		faults = append(faults, certificateFaults(l)...)
+	}
+	for i := range plan.Pools {
+		p := &plan.Pools[i]
+		if _, err := upstreamTLS(p); err != nil {
+			add(fmt.Errorf("%s%w", p.Pos, err))
+		}
+	}
+	return faults
+}
+
+// VerifyText is what of Verify holds on any machine: it compiles pools and routes,
+// and looks at no file and no address.
+func VerifyText(plan *config.Plan) (faults []error) {
+	for i := range plan.Listeners {
+		l := &plan.Listeners[i]
 		rules := make([]route.Rule, len(l.Routes))
 		for j := range l.Routes {
 			rules[j] = ruleOf(&l.Routes[j], j)
 		}
 		if _, err := route.New(rules); err != nil {
-			add(fmt.Errorf("%slistener %s: %w", l.Pos, l.Name, err))
+			faults = append(faults, fmt.Errorf("%slistener %s: %w", l.Pos, l.Name, err))
 		}
 	}
 	for i := range plan.Pools {
 		p := &plan.Pools[i]
 		if _, _, err := PoolConfig(p, 1); err != nil {
-			add(fmt.Errorf("%s%w", p.Pos, err))
-		}
-		if _, err := upstreamTLS(p); err != nil {
-			add(fmt.Errorf("%s%w", p.Pos, err))
+			faults = append(faults, fmt.Errorf("%s%w", p.Pos, err))
 		}
 	}
 	return faults
