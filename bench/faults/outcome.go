@@ -51,7 +51,7 @@ func (o *outcome) atMost(what string, v, limit float64) {
 	o.Checks = append(o.Checks, check{what, fmt.Sprintf("at most %.4g", limit), fmt.Sprintf("%.4g", v), v <= limit})
 }
 
-// soon promises that something takes at most so long. A machine that is too busy
+// soon promises what is a matter of time. A machine that is too busy
 // for the client itself to be in time says nothing about that, unless the run is
 // meant to be believed.
 func (e *run) soon(what string, v, limit float64) {
