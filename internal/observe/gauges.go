@@ -8,12 +8,12 @@ import "time"
 type PoolGauges struct {
 	Name            string
 	Panic           bool
-	Correlated      string  // what probes fail together for while traffic succeeds: one of correlatedKinds; empty: they do not
+	Correlated      string       // what probes fail together for while traffic succeeds: one of correlatedKinds; empty: they do not
 	Limit           *LimitGauges // nil: the pool has no adaptive limit
-	QueueLength     int     // requests waiting for a slot
-	BudgetRemaining float64 // retries that would be granted now
-	Saturation      float64 // 0..1 and above: load against capacity
-	Connections     int64   // open upstream connections
+	QueueLength     int          // requests waiting for a slot
+	BudgetRemaining float64      // retries that would be granted now
+	Saturation      float64      // 0..1 and above: load against capacity
+	Connections     int64        // open upstream connections
 	Backends        []BackendGauges
 	Discovery       *DiscoveryGauges // nil: backends are listed only
 }

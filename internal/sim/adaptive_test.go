@@ -36,7 +36,7 @@ func (st *stage) goodput(phase string, long time.Duration, speed float64) float6
 
 func eachSeed(t *testing.T, do func(t *testing.T, seed uint64)) {
 	t.Helper()
-	for seed := range uint64(max(1, 5/slower)) {
+	for seed := range max(1, uint64(5/slower)) {
 		t.Run(fmt.Sprint("seed ", seed+1), func(t *testing.T) { do(t, seed+1) })
 	}
 }
