@@ -68,7 +68,10 @@ func TestContainer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(root, "weir"), text, 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(root, "usr/local/bin"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(root, "usr/local/bin/weir"), text, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.MkdirAll(filepath.Join(root, "etc/weir"), 0o755); err != nil {
@@ -84,7 +87,7 @@ pools: {app: {backends: [%q], tls: {ca: ca.crt, server_name: example.com}}}
 shutdown: {delay: none, deadline: 5s}
 `, status, web, secure.URL))
 
-	p := &process{t: t, name: "weir", cmd: exec.Command("/weir", "run", "-c", "/etc/weir/weir.yaml"), out: &output{}, done: make(chan struct{})}
+	p := &process{t: t, name: "weir", cmd: exec.Command("/usr/local/bin/weir", "run", "-c", "/etc/weir/weir.yaml"), out: &output{}, done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
 	p.cmd.Dir, p.cmd.Env = "/etc/weir", []string{}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{
@@ -123,12 +126,27 @@ func TestContainerfile(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, final, _ := strings.Cut(string(text), "FROM scratch\n")
-	for _, want := range []string{"USER 65532:65532", "STOPSIGNAL SIGTERM", "WORKDIR /etc/weir", `ENTRYPOINT ["/weir"]`, `CMD ["run", "-c", "/etc/weir/weir.yaml"]`, "EXPOSE "} {
+	for _, want := range []string{"USER 65532:65532", "STOPSIGNAL SIGTERM", "WORKDIR /etc/weir", `ENTRYPOINT ["/usr/local/bin/weir"]`, `CMD ["run", "-c", "/etc/weir/weir.yaml"]`, "EXPOSE "} {
 		if !strings.Contains(final, "\n"+want) {
 			t.Errorf("the image has no %s", want)
 		}
 	}
 	if strings.Contains(final, "\nHEALTHCHECK") {
 		t.Error("the image has a HEALTHCHECK")
+	}
+	// Whoever names the program without a path finds it in PATH, or not at all.
+	copied := regexp.MustCompile(`(?m)^COPY --from=build /weir (/.*/)weir$`).FindStringSubmatch(final)
+	path := regexp.MustCompile(`(?m)^ENV PATH=(.*)$`).FindStringSubmatch(final)
+	manifest, err := os.ReadFile("../packaging/kubernetes/weir.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	switch {
+	case copied == nil:
+		t.Error("the image has no weir")
+	case path == nil || path[1]+"/" != copied[1]:
+		t.Errorf("weir is in %s, PATH is %q", copied[1], path)
+	case !strings.Contains(string(manifest), "\n          command: [weir]\n"):
+		t.Error("the manifest starts something else")
 	}
 }
