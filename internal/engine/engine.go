@@ -183,10 +183,14 @@ func (e *Engine) applyLocked(plan *config.Plan) error {
 	if old != nil {
 		g.Number = old.Number + 1
 	}
+	check := e.opt.Sockets.Check
+	if old == nil && e.inherited {
+		check = e.checkedNow(plan)
+	}
 	err := e.build(g, old == nil)
 	if err != nil {
 		// Whatever failed first: all that is wrong is said at once, as by a dry run.
-		if faults := verify(plan, e.opt.Sockets.Check); len(faults) > 0 {
+		if faults := verify(plan, check); len(faults) > 0 {
 			err = errors.Join(faults...)
 		}
 	}

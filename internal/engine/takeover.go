@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/internal/admin"
+	"github.com/weirlb/weir/internal/config"
 	"github.com/weirlb/weir/internal/handover"
 )
 
@@ -24,6 +25,30 @@ func (e *Engine) inherit(p *handover.Predecessor) error {
 	}
 	e.inherited = true
 	return errors.Join(faults...)
+}
+
+// checkedNow looks at the addresses of a plan while this process has what it
+// inherited. Building that fails closes those sockets, and then the predecessor's
+// would be in the way of a check.
+func (e *Engine) checkedNow(plan *config.Plan) func(bind string, private bool) error {
+	type question struct {
+		bind    string
+		private bool
+	}
+	answers := map[question]error{}
+	ask := func(bind string, private bool) {
+		if bind != "" {
+			answers[question{bind, private}] = e.opt.Sockets.Check(bind, private)
+		}
+	}
+	ask(plan.Admin.Bind, true)
+	ask(plan.Status.Bind, true)
+	for i := range plan.Listeners {
+		for _, bind := range plan.Listeners[i].Bind {
+			ask(bind, false)
+		}
+	}
+	return func(bind string, private bool) error { return answers[question{bind, private}] }
 }
 
 // TakeOver is Start for a process that was started by Options.Predecessor: it

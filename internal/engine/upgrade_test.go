@@ -312,6 +312,19 @@ func scraped(t *testing.T, r *running) string {
 	return a.body
 }
 
+// TestUpgradeSaysTheReason: what a successor with a fault says names the fault, and
+// not the addresses that the old process has.
+func TestUpgradeSaysTheReason(t *testing.T) {
+	b := backend(t, "one")
+	text := upgradeText(t, "", b)
+	next := strings.Replace(text, "pool: app}}", fmt.Sprintf("pool: app}, secure: {bind: %q, pool: app, tls: {certificates: [{cert: /nowhere/a.crt, key: /nowhere/a.key}]}}}", freeAddress(t)), 1)
+	u := startUpgrading(t, text, "serve", next, UpgradeOptions{})
+	_, err := u.running.admin.Upgrade(t.Context(), "")
+	if err == nil || !strings.Contains(err.Error(), "/nowhere/a.crt") || strings.Contains(err.Error(), "in use") {
+		t.Errorf("got %v", err)
+	}
+}
+
 // TestUpgradeTakenBack: a successor that dies at once costs nothing but the
 // connections that it had: those that come meanwhile wait, and are served here.
 func TestUpgradeTakenBack(t *testing.T) {
