@@ -292,6 +292,9 @@ func (m *member) failure(began balance.Instant, o *Outcome) {
 	switch o.Kind {
 	case ClientFault, LocalFault, Canceled:
 		m.others.Add(1)
+		if o.Overtaken {
+			m.hist.add(o.Total) // at least; see latencies
+		}
 		return
 	case Reset:
 		if o.Stale || !o.Sent {

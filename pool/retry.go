@@ -32,6 +32,7 @@ type RetryRules struct {
 	OnReset  bool          // a connection that died after bytes were sent
 	OnStatus StatusSet     // answers that are retried; 502 covers malformed answers, 504 response timeouts
 	Within   time.Duration // from the first failure; 0: no bound
+	Hedge    Hedge
 }
 
 // NewRetryRules compiles the rules of one route.
@@ -46,6 +47,7 @@ func NewRetryRules(attempts int, onReset bool, onStatus []int, within time.Durat
 type Try struct {
 	N              int             // attempts that failed and count
 	Retries        int             // retries granted so far, for the backoff
+	Hedges         int             // second attempts beside one that was unanswered
 	FirstFailed    balance.Instant // when the first one failed
 	Stale          bool            // the one extra try for a stale connection is used
 	RetryAfterUsed bool            // the one retry of a 503 with Retry-After is used
@@ -139,7 +141,7 @@ func (p *Pool) Next(now balance.Instant, rr *RetryRules, t *Try, f Failure, rnd 
 	if why := rr.forbid(f, redispatch); why != WhyNone {
 		return rr.decline(f, why)
 	}
-	if t.N >= rr.Attempts {
+	if t.N+t.Hedges >= rr.Attempts {
 		return rr.decline(f, Attempts)
 	}
 	if redispatch {

@@ -296,4 +296,15 @@ func (p *page) failing(e *admin.Explanation) {
 		text += "; the method may not be sent twice without one " + f.KeyField
 	}
 	p.wrapped("  ", text)
+	switch h := f.Hedge; {
+	case h == nil:
+	case !h.May:
+		p.line("  no hedge: the request has content, or its method is not GET, HEAD or OPTIONS")
+	case h.AfterS == 0:
+		p.line("  no hedge yet: too few answers to know the pool's latency")
+	case h.Percent > 0:
+		p.line("  hedge:      after %s, in which %d%% of the answers came of late", seconds(h.AfterS), h.Percent)
+	default:
+		p.line("  hedge:      after %s", seconds(h.AfterS))
+	}
 }

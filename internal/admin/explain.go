@@ -203,6 +203,14 @@ type ExplainedRetry struct {
 	KeyField   string          `json:"idempotency_key,omitempty"` // the request field that allows it for any method
 	BudgetLeft float64         `json:"budget_left"`               // part of the retry budget
 	Cases      []ExplainedCase `json:"cases"`
+	Hedge      *ExplainedHedge `json:"hedge,omitempty"` // nil: off
+}
+
+// ExplainedHedge is the second attempt beside one without an answer.
+type ExplainedHedge struct {
+	AfterS  float64 `json:"after_s,omitempty"` // 0: the pool's latency is not known yet
+	Percent int     `json:"percent,omitempty"` // of the pool's answers; 0: AfterS is configured
+	May     bool    `json:"may"`               // the method allows it
 }
 
 // ExplainedCase is one way to fail.

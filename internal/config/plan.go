@@ -201,8 +201,8 @@ type Route struct {
 	RequestHeaders  HeaderEdits
 	ResponseHeaders HeaderEdits
 	Timeouts        RouteTimeouts
-	Retry           Retry // the route's keys over the pool's
-	MaxRequests     int64 // limits.requests: in flight on this route
+	Retry           Retry  // the route's keys over the pool's
+	MaxRequests     int64  // limits.requests: in flight on this route
 	Priority        string // low, normal or high: who is refused first under an adaptive limit
 	Raw             bool
 }
@@ -273,4 +273,18 @@ type Retry struct {
 	// IdempotencyKey is the request field that makes any method repeatable; empty:
 	// there is none.
 	IdempotencyKey string
+	Hedge          Hedge
+}
+
+// Hedge says when an attempt without an answer gets a second one beside it.
+type Hedge struct {
+	After HedgeAfter
+	Max   int // of a request: 1
+}
+
+// HedgeAfter is a time, or a percentage of the pool's answers; the zero value
+// switches hedges off.
+type HedgeAfter struct {
+	Percent int
+	Time    time.Duration
 }

@@ -5,6 +5,7 @@ package config
 import (
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -16,6 +17,40 @@ var retryFields = []field[Retry]{
 	key("body", "64KiB", size(0, 16<<20, ""), func(r *Retry) *int64 { return &r.Body }, "largest content kept for a replay; 0: only requests without content are retried").zero(),
 	key("idempotency_key", "Idempotency-Key", text("field name", fieldName), func(r *Retry) *string { return &r.IdempotencyKey },
 		"request field that says that the backend recognises a second copy, so that any method may be sent again; none: GET, HEAD, OPTIONS, PUT and DELETE alone are").off("none", ""),
+	keys("hedge", "a second attempt beside one without an answer; the first answer is passed on, the other attempt is cut", func(r *Retry) *Hedge { return &r.Hedge }, []field[Hedge]{
+		key("after", "none", hedgeAfter, func(h *Hedge) *HedgeAfter { return &h.After },
+			"when: a time, or so many percent of the pool's answers of late would have come").off("none", HedgeAfter{}),
+		key("max", "1", integer(1, 1), func(h *Hedge) *int { return &h.Max }, "hedges of a request; each counts as one of attempts and is paid for from the budget"),
+	}).offMeans(func(h *Hedge) { h.After = HedgeAfter{} }).checked(func(d *decoder, n *node, h *Hedge) {
+		if h.After == (HedgeAfter{}) && n.get("after") == nil {
+			d.fault(n, "hedge does not say when", "add after, such as hedge: {after: 95%}")
+		}
+	}),
+}
+
+// hedgeAfter reads a percentage of answers or a time.
+var hedgeAfter codec[HedgeAfter] = simple[HedgeAfter]{
+	name: "percentage or duration", limits: "50% to 99%, or 1ms to 1h",
+	parse: func(text string) (HedgeAfter, string, string) {
+		if number, ok := strings.CutSuffix(text, "%"); ok {
+			n, err := strconv.Atoi(number)
+			switch {
+			case err != nil || !digits(number) || number != strconv.Itoa(n):
+				return HedgeAfter{}, quote(text) + " is not a whole percentage", "write such as 95%"
+			case n < 50 || n > 99:
+				return HedgeAfter{}, text + " is out of range", "allowed is 50% to 99%: so many answers come before the hedge, the others are asked for twice"
+			}
+			return HedgeAfter{Percent: n}, "", ""
+		}
+		v, what, fix := duration(tick, time.Hour).(simple[time.Duration]).parse(text)
+		return HedgeAfter{Time: v}, what, fix
+	},
+	format: func(h HedgeAfter) string {
+		if h.Percent != 0 {
+			return strconv.Itoa(h.Percent) + "%"
+		}
+		return showDuration(h.Time)
+	},
 }
 
 // poolRetry is what a route's retry starts from.

@@ -211,6 +211,9 @@ func (x *explainer) pool(out *admin.Explanation, p *livePool, rt *l7.Route, told
 	if rt.Timeouts.Request > 0 || rt.Timeouts.Total > 0 {
 		f.LeastS = p.pool.Latency(pool.Hopeless).Seconds()
 	}
+	if h := rt.Retry.Hedge; h.On() {
+		f.Hedge = &admin.ExplainedHedge{AfterS: p.pool.HedgeAfter(&rt.Retry).Seconds(), Percent: h.Percent, May: told.Hedgeable}
+	}
 	if f.KeyField = "Idempotency-Key"; rt.IdempotencyKey != nil {
 		f.KeyField = rt.IdempotencyKey.Name
 	}

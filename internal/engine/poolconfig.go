@@ -128,7 +128,9 @@ func panicRules(p *config.Panic) pool.Panic {
 }
 
 func retryRules(r *config.Retry) pool.RetryRules {
-	return pool.NewRetryRules(r.Attempts, r.OnReset, r.OnStatus, r.Within)
+	rules := pool.NewRetryRules(r.Attempts, r.OnReset, r.OnStatus, r.Within)
+	rules.Hedge = pool.Hedge{After: r.Hedge.After.Time, Percent: r.Hedge.After.Percent}
+	return rules
 }
 
 // specs lists a pool's backends for the core.

@@ -183,6 +183,9 @@ func (e *exchange) send() Failure {
 	if c := up.Conn(); c != nil && e.rt.Timeouts.StreamIdle > 0 {
 		c.SetWriteDeadline(e.now.Add(e.rt.Timeouts.StreamIdle))
 	}
+	if e.rt.Retry.Hedge.On() {
+		e.planHedge()
+	}
 	trailers := end && b.trailers
 	if end && !trailers {
 		by, _ := e.answerBy()
@@ -416,7 +419,7 @@ func (e *exchange) breakOff(f *Failure) {
 	e.dropUpstream()
 	o := pool.Outcome{
 		Now: e.now, Kind: f.Kind, Sent: f.Sent || !f.failed(), Stale: f.Stale, Reused: e.reused,
-		FirstByte: e.rec.FirstByte, Total: e.now.Sub(e.began), Client: e.clientKey,
+		FirstByte: e.rec.FirstByte, Total: e.now.Sub(e.began), Client: e.clientKey, Overtaken: f.overtaken,
 	}
 	if f.Kind == pool.Success {
 		o.Status, o.Tunnel = e.res.Status, e.rec.Tunnel

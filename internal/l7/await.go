@@ -12,8 +12,21 @@ import (
 	"github.com/weirlb/weir/pool"
 )
 
-// await waits for the head of the final answer and passes interim ones on.
+// await waits for the head of the final answer and judges it.
 func (e *exchange) await() Failure {
+	f := e.awaitHead()
+	if e.hedge != nil && e.settleHedge(&f) {
+		e.readSignals()
+		return Failure{}
+	}
+	if f.failed() {
+		return f
+	}
+	return e.judge()
+}
+
+// awaitHead waits for the head of the final answer and passes interim ones on.
+func (e *exchange) awaitHead() Failure {
 	for {
 		e.setHeadFor()
 		by, _ := e.answerBy()
@@ -22,7 +35,7 @@ func (e *exchange) await() Failure {
 			e.now = clock.Now()
 			if e.res.Status >= 200 || e.res.Status == 101 {
 				e.rec.FirstByte = e.now.Sub(e.sentAt)
-				return e.judge()
+				return Failure{}
 			}
 			if f := e.passInterim(); f.failed() {
 				return f
@@ -36,6 +49,9 @@ func (e *exchange) await() Failure {
 		e.setHeadFor()
 		if due, reason := e.answerBy(); e.late(due) {
 			return e.answerLate(reason, err)
+		}
+		if e.hedgeAt != 0 && e.now >= e.hedgeAt {
+			e.startHedge()
 		}
 		if e.vanished() {
 			f := e.upstreamFailed(PhaseAwait, errVanished)
@@ -103,6 +119,7 @@ func (e *exchange) slice(by balance.Instant) balance.Instant {
 	case e.body.waiting:
 		by = earliest(by, e.sentAt.Add(expectWait))
 	}
+	by = earliest(by, e.hedgeAt)
 	if d := e.rt.Timeouts.Unacked; d > 0 && e.now.Sub(e.sentAt) < d {
 		by = earliest(by, e.sentAt.Add(d))
 	}

@@ -27,6 +27,11 @@ func (j *judging) Wait(l *pool.Lease, r *balance.Request, by balance.Instant, ab
 	return j.pool.Wait(l, r, by, abort)
 }
 
+func (j *judging) HedgeAfter(*pool.RetryRules) time.Duration { return 0 }
+func (j *judging) Hedge(balance.Instant, *pool.RetryRules, *pool.Try, balance.Instant) bool {
+	return false
+}
+
 func (j *judging) Next(now balance.Instant, _ *pool.RetryRules, _ *pool.Try, f pool.Failure, _ uint64) pool.Decision {
 	j.by <- f.By.Sub(now)
 	return pool.Decision{Why: pool.TooLate, Declined: true}

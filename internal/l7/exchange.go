@@ -124,6 +124,8 @@ type exchange struct {
 	wait     time.Duration   // backoff before the next attempt
 	pending  retryCount
 	granted  nextAttempt
+	hedgeAt  balance.Instant // when the attempt gets a hedge; 0: not
+	hedge    *hedge          // under way
 
 	res  message.Response
 	rec  observe.Record
@@ -185,6 +187,7 @@ func (e *exchange) reset() {
 	e.reused, e.fresh, e.reserved, e.headSent, e.wait = false, false, false, false, 0
 	e.began, e.sentAt, e.headFor = 0, 0, 0
 	e.pending, e.granted = retryCount{}, nextAttempt{}
+	e.lease, e.hedgeAt, e.hedge = &e.leases[0], 0, nil
 	e.res.Fields.Reset(nil)
 	e.rec.Reset()
 	e.body.reset()
@@ -394,8 +397,11 @@ func (e *exchange) crashed() {
 		}
 	}
 	e.w.end()
-	for i := range e.leases {
-		if l := &e.leases[i]; l.Held() {
+	if e.hedge != nil {
+		e.hedge.cancel()
+	}
+	for _, l := range []*pool.Lease{&e.leases[0], &e.leases[1], e.lease} {
+		if l.Held() {
 			l.Done(pool.Outcome{Now: clock.Now(), Kind: pool.LocalFault, Sent: e.rec.Sent, Client: e.clientKey})
 		}
 	}

@@ -33,6 +33,9 @@ type Explained struct {
 	// Replayable says that the method and the fields allow to send the request
 	// again after bytes of it were sent, provided that its content is at hand.
 	Replayable bool
+	// Hedgeable says that the method and the fields allow a second attempt beside
+	// one without an answer.
+	Hedgeable bool
 }
 
 // Explain does to a request what an exchange does between its head and the choice
@@ -60,7 +63,8 @@ func (h *Handler) Explain(r *message.Request, ci *ClientInfo) Explained {
 		return out
 	}
 	e.shape()
-	out.Client, out.Ask, out.Replayable = e.client, e.breq, e.repeatable()
+	e.body.whole = r.Body == message.NoBody
+	out.Client, out.Ask, out.Replayable, out.Hedgeable = e.client, e.breq, e.repeatable(), e.hedgeable()
 	if out.Route.Weir {
 		e.rec.Attempts = 1
 		e.attemptMark()

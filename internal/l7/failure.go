@@ -54,6 +54,7 @@ type Failure struct {
 	Detail     string           // a few words for the log
 	Err        error            // the cause, where there is one
 	noRetry    bool             // a weir behind this one said so
+	overtaken  bool             // a hedge answered first
 }
 
 // failed reports that there is a failure.

@@ -20,6 +20,8 @@ type PoolHandle interface {
 	Pick(l *pool.Lease, r *balance.Request) pool.Refusal
 	Wait(l *pool.Lease, r *balance.Request, deadline balance.Instant, abort <-chan struct{}) pool.Refusal
 	Next(now balance.Instant, rr *pool.RetryRules, t *pool.Try, f pool.Failure, rnd uint64) pool.Decision
+	HedgeAfter(rr *pool.RetryRules) time.Duration
+	Hedge(now balance.Instant, rr *pool.RetryRules, t *pool.Try, by balance.Instant) bool
 }
 
 // Handler is what one listener does with requests. It is part of a generation

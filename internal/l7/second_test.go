@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/weirlb/weir/balance"
 	"github.com/weirlb/weir/internal/message"
@@ -35,6 +36,12 @@ func (p onlyOnce) Wait(l *pool.Lease, q *balance.Request, by balance.Instant, ab
 
 func (p onlyOnce) Next(now balance.Instant, rr *pool.RetryRules, t *pool.Try, f pool.Failure, rnd uint64) pool.Decision {
 	return p.r.pool.Next(now, rr, t, f, rnd)
+}
+
+func (p onlyOnce) HedgeAfter(rr *pool.RetryRules) time.Duration { return p.r.pool.HedgeAfter(rr) }
+
+func (p onlyOnce) Hedge(now balance.Instant, rr *pool.RetryRules, t *pool.Try, by balance.Instant) bool {
+	return p.r.pool.Hedge(now, rr, t, by)
 }
 
 var nobodyElse = rigOptions{edit: func(r *rig) { r.rt.Pool = onlyOnce{r} }}
