@@ -17,7 +17,7 @@ import (
 func newAdd() *cobra.Command {
 	var opt admin.ClientOptions
 	var b admin.NewBackend
-	var weight uint32
+	var weight string
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "add POOL URL",
@@ -32,15 +32,19 @@ func newAdd() *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			b.URL = args[1]
+			if cmd.Flags().Changed("weight") {
+				w, err := parseWeight(weight)
+				if err != nil {
+					return err
+				}
+				b.Weight = &w
+			}
 			client, err := admin.NewClient(opt)
 			if err != nil {
 				return err
 			}
 			defer client.Close()
-			b.URL = args[1]
-			if cmd.Flags().Changed("weight") {
-				b.Weight = &weight
-			}
 			out, err := client.AddBackend(cmd.Context(), args[0], b)
 			if err != nil {
 				return err
@@ -61,7 +65,7 @@ func newAdd() *cobra.Command {
 	}
 	addAdminFlags(c, &opt)
 	f := c.Flags()
-	f.Uint32Var(&weight, "weight", 1, "share of the work, 0 to 1000; 0 takes no new work")
+	f.StringVar(&weight, "weight", "1", "share of the work, a whole number from 0 to 1000; 0 takes no new work")
 	f.StringVar(&b.ID, "id", "", "name within the pool (default host:port)")
 	f.StringVar(&b.Zone, "zone", "", "where it is")
 	f.BoolVar(&b.Backup, "backup", false, "used only as the others lose health")

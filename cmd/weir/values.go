@@ -20,6 +20,15 @@ func parseShare(s string) (float64, error) {
 	return v / 100, nil
 }
 
+// parseWeight reads a weight. The running weir knows its bounds.
+func parseWeight(s string) (uint32, error) {
+	n, err := strconv.ParseUint(s, 10, 32)
+	if err != nil {
+		return 0, wrongUse("%q is not a weight: a whole number from 0 to 1000; for a smaller share multiply the others' weights", s)
+	}
+	return uint32(n), nil
+}
+
 // splitBackend reads POOL/BACKEND. A backend's id may itself hold slashes, a
 // pool's name never does.
 func splitBackend(s string) (pool, backend string, err error) {

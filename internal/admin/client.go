@@ -43,7 +43,7 @@ type NotRunningError struct {
 
 // Error implements error.
 func (e *NotRunningError) Error() string {
-	return fmt.Sprintf("weir is not running at %s: start it or give --admin", e.Address)
+	return fmt.Sprintf("weir is not running at %s: start it or give --admin, or WEIR_ADMIN in the environment", e.Address)
 }
 
 // Unwrap returns the cause.
