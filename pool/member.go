@@ -110,7 +110,8 @@ type coreState struct {
 	drain     bool // takes no new work, by the operator's word or removal
 	unempty   bool // and had work in flight then
 	deadline  balance.Instant
-	outByWork bool // counted in core.outByWork
+	cut       int64 // in flight when the deadline of the drain passed
+	outByWork bool  // counted in core.outByWork
 	pressure  pressure
 	moved     bool            // on the list of those that changed class in this step
 	took      bool            // took work when the last step ended

@@ -167,6 +167,9 @@ func (c *core) drain(m *member, deadline time.Duration) {
 	}
 	already, before := s.drain, s.deadline
 	s.drain, s.deadline = true, 0
+	if !already {
+		s.cut = 0
+	}
 	c.timers.stop(m, timerDrain)
 	c.setMode(m)
 	left := m.b.InFlight()
@@ -195,6 +198,7 @@ func (c *core) drain(m *member, deadline time.Duration) {
 // drainOver says that a drain's deadline has passed.
 func (c *core) drainOver(m *member) {
 	if left := m.b.InFlight(); left > 0 && m.core.drain {
+		m.core.cut += left
 		c.notice(m, Notice{Kind: DrainOver, Left: left})
 	}
 }

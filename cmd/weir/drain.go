@@ -3,10 +3,9 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"os"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,20 +21,20 @@ var adminWords = map[string]struct{ state, short, long string }{
 	"drain": {
 		"draining", "Give a backend no new work and let it finish what it has",
 		"Gives a backend no new work. What it has in flight finishes, or is cut at the deadline. It stays out until\n" +
-			"'weir enable'; with state_file over restarts, else until weir starts anew. The configuration file is not changed.",
+			"'weir enable', or until weir starts anew: the configuration file is not changed.",
 	},
 	"enable": {"enabled", "Let a backend take work again", "Lets a drained or disabled backend take work again, as far as its health allows."},
 	"disable": {
 		"disabled", "Give a backend no new work and let it finish without a deadline",
 		"Gives a backend no new work, like drain, and cuts nothing however long it takes. It stays out until\n" +
-			"'weir enable'; with state_file over restarts, else until weir starts anew. The configuration file is not changed.",
+			"'weir enable', or until weir starts anew: the configuration file is not changed.",
 	},
 }
 
 // addAdminFlags gives a command the two flags of all that talk to a running
 // weir.
 func addAdminFlags(c *cobra.Command, opt *admin.ClientOptions) {
-	c.Flags().StringVar(&opt.Address, "admin", cmp.Or(os.Getenv("WEIR_ADMIN"), "127.0.0.1:9900"), "admin address of the running weir: host:port or unix:/path; WEIR_ADMIN in the environment says it for all commands")
+	c.Flags().StringVar(&opt.Address, "admin", "127.0.0.1:9900", "admin address of the running weir: host:port or unix:/path")
 	c.Flags().StringVar(&opt.TokenFile, "token-file", "", "file that holds the admin token")
 }
 
@@ -123,10 +122,11 @@ func newWeight() *cobra.Command {
 			}
 			p := admin.Patch{ResetWeight: reset}
 			if !reset {
-				w, err := parseWeight(args[1])
+				n, err := strconv.ParseUint(args[1], 10, 32)
 				if err != nil {
-					return err
+					return wrongUse("%q is not a weight: a whole number from 0 on", args[1])
 				}
+				w := uint32(n)
 				p.Weight = &w
 			}
 			client, err := admin.NewClient(opt)
@@ -166,7 +166,7 @@ func waitEmpty(ctx context.Context, client *admin.Client, pool, id string, progr
 			return b, fmt.Errorf("%s/%s was enabled meanwhile", pool, id)
 		}
 		if b.InFlight == 0 {
-			progress("is empty")
+			progress("is empty" + wasCut(&b))
 			return b, nil
 		}
 		if now := inFlight(&b); now != last {
@@ -179,6 +179,17 @@ func waitEmpty(ctx context.Context, client *admin.Client, pool, id string, progr
 			return b, context.Cause(ctx)
 		}
 	}
+}
+
+// wasCut says what an empty backend's drain has cost; empty when it cost nothing.
+func wasCut(b *admin.Backend) string {
+	if b.Drain == nil || b.Drain.Cut == 0 {
+		return ""
+	}
+	if b.Drain.Cut == 1 {
+		return ": 1 request was cut at the deadline"
+	}
+	return fmt.Sprintf(": %d requests were cut at the deadline", b.Drain.Cut)
 }
 
 // inFlight is the progress of a drain in words; empty when nothing is left.

@@ -241,6 +241,7 @@ type Drain struct {
 	InFlight  int64   `json:"in_flight"`
 	DeadlineS float64 `json:"deadline_s"` // seconds until what is left is given up; 0: over, negative: none
 	Done      bool    `json:"done"`
+	Cut       int64   `json:"cut,omitempty"` // requests that were in flight at the deadline, and were cut
 }
 
 // Patch is what the operator changes about a backend.

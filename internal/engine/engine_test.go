@@ -334,6 +334,19 @@ func TestDrainDeadlineCuts(t *testing.T) {
 	if p, err := r.admin.Pool(t.Context(), "app"); err != nil || p.Failures != 0 {
 		t.Errorf("the backend is blamed: %+v, %v", p.PoolSummary, err)
 	}
+	// Who drained it hears what it cost.
+	if b, err := r.admin.Backend(t.Context(), "app", busy.id()); err != nil || b.Drain == nil || b.Drain.Cut != 1 {
+		t.Errorf("drain %+v, %v", b.Drain, err)
+	}
+	if text := r.log.String(); !strings.Contains(text, "msg=drain_over") || !strings.Contains(text, "cut=1") {
+		t.Error("the log does not say that a request was cut")
+	}
+	if _, err := r.admin.Patch(t.Context(), "app", busy.id(), admin.Patch{Admin: "enabled"}); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := r.admin.Patch(t.Context(), "app", busy.id(), admin.Patch{Admin: "draining"}); err != nil || b.Drain == nil || b.Drain.Cut != 0 {
+		t.Errorf("the next drain: %+v, %v", b.Drain, err)
+	}
 }
 
 // TestShutdownOrder walks through S7's order with real connections.
