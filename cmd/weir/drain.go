@@ -3,9 +3,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"strconv"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,20 +22,20 @@ var adminWords = map[string]struct{ state, short, long string }{
 	"drain": {
 		"draining", "Give a backend no new work and let it finish what it has",
 		"Gives a backend no new work. What it has in flight finishes, or is cut at the deadline. It stays out until\n" +
-			"'weir enable', or until weir starts anew: the configuration file is not changed.",
+			"'weir enable'; with state_file over restarts, else until weir starts anew. The configuration file is not changed.",
 	},
 	"enable": {"enabled", "Let a backend take work again", "Lets a drained or disabled backend take work again, as far as its health allows."},
 	"disable": {
 		"disabled", "Give a backend no new work and let it finish without a deadline",
 		"Gives a backend no new work, like drain, and cuts nothing however long it takes. It stays out until\n" +
-			"'weir enable', or until weir starts anew: the configuration file is not changed.",
+			"'weir enable'; with state_file over restarts, else until weir starts anew. The configuration file is not changed.",
 	},
 }
 
 // addAdminFlags gives a command the two flags of all that talk to a running
 // weir.
 func addAdminFlags(c *cobra.Command, opt *admin.ClientOptions) {
-	c.Flags().StringVar(&opt.Address, "admin", "127.0.0.1:9900", "admin address of the running weir: host:port or unix:/path")
+	c.Flags().StringVar(&opt.Address, "admin", cmp.Or(os.Getenv("WEIR_ADMIN"), "127.0.0.1:9900"), "admin address of the running weir: host:port or unix:/path; WEIR_ADMIN in the environment says it for all commands")
 	c.Flags().StringVar(&opt.TokenFile, "token-file", "", "file that holds the admin token")
 }
 
@@ -76,6 +77,7 @@ func newAdminWord(name string) *cobra.Command {
 				}
 			}
 			progress("is " + b.Admin + inFlight(&b))
+			warn(cmd, &b)
 			if b.OutsideSubset {
 				progress("is in the subsets of other balancers; this is kept for when it is in this one's")
 			} else if wait {
@@ -122,11 +124,10 @@ func newWeight() *cobra.Command {
 			}
 			p := admin.Patch{ResetWeight: reset}
 			if !reset {
-				n, err := strconv.ParseUint(args[1], 10, 32)
+				w, err := parseWeight(args[1])
 				if err != nil {
-					return wrongUse("%q is not a weight: a whole number from 0 on", args[1])
+					return err
 				}
-				w := uint32(n)
 				p.Weight = &w
 			}
 			client, err := admin.NewClient(opt)
@@ -138,6 +139,7 @@ func newWeight() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			warn(cmd, &b)
 			if asJSON {
 				return printJSON(cmd.OutOrStdout(), b)
 			}
@@ -149,6 +151,13 @@ func newWeight() *cobra.Command {
 	c.Flags().BoolVar(&reset, "reset", false, "go back to the configured weight")
 	c.Flags().BoolVar(&asJSON, "json", false, "print the backend as JSON")
 	return c
+}
+
+// warn says on standard error what a change costs.
+func warn(cmd *cobra.Command, b *admin.Backend) {
+	if b.Warning != "" {
+		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "weir: %s\n", b.Warning)
+	}
 }
 
 // waitEmpty says how much is in flight until nothing is, or until the drain's

@@ -90,18 +90,18 @@ type PoolSummary struct {
 	Panic    bool   `json:"panic"`
 	// Correlated says what the checks of much of the pool fail together for while
 	// its requests succeed: broken_check, shared_dependency; absent: they do not.
-	Correlated           string  `json:"correlated_failure,omitempty"`
-	CorrelatedWhy        string  `json:"correlated_failure_why,omitempty"`
-	InFlight             int64   `json:"in_flight"`
+	Correlated    string `json:"correlated_failure,omitempty"`
+	CorrelatedWhy string `json:"correlated_failure_why,omitempty"`
+	InFlight      int64  `json:"in_flight"`
 	// Adaptive is a limit that finds itself; absent: there is none.
 	Adaptive             *AdaptiveLimit `json:"adaptive,omitempty"`
-	QueueLength          int     `json:"queue_length"`
-	Saturation           float64 `json:"saturation"`
-	RetryBudgetRemaining float64 `json:"retry_budget_remaining"`
-	Connections          int64   `json:"connections"` // open, to backends
-	Requests             uint64  `json:"requests"`
-	Failures             uint64  `json:"failures"`
-	DetectionMS          float64 `json:"detection_ms"` // worst case until a dead backend is out; 0: no checks
+	QueueLength          int            `json:"queue_length"`
+	Saturation           float64        `json:"saturation"`
+	RetryBudgetRemaining float64        `json:"retry_budget_remaining"`
+	Connections          int64          `json:"connections"` // open, to backends
+	Requests             uint64         `json:"requests"`
+	Failures             uint64         `json:"failures"`
+	DetectionMS          float64        `json:"detection_ms"` // worst case until a dead backend is out; 0: no checks
 	// Discovery is where backends are found; absent: all are listed.
 	Discovery *Discovery `json:"discovery,omitempty"`
 }
@@ -187,6 +187,8 @@ type Backend struct {
 	Added          *Added    `json:"added,omitempty"`  // with source api
 	// Removed says that it is no longer a member and finishes what is in flight.
 	Removed bool `json:"removed,omitempty"`
+	// Warning is in the answer to a change: what it costs.
+	Warning string `json:"warning,omitempty"`
 	// OutsideSubset says that only other balancers use it; nothing but what the
 	// operator says is known of it here, and kept for when it comes here.
 	OutsideSubset bool `json:"outside_subset,omitempty"`

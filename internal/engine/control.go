@@ -142,9 +142,27 @@ func (e *Engine) Patch(poolName, id string, patch admin.Patch) (admin.Backend, e
 		return admin.Backend{}, fmt.Errorf("%w: %w", admin.ErrBadPatch, err)
 	}
 	if b, ok := p.backend(id); ok {
+		b.Warning = p.lastOut(&b)
 		return b, nil
 	}
 	return admin.Backend{}, fmt.Errorf("%w: %s left pool %s; what was said of it is kept for its return", admin.ErrUnknownBackend, id, poolName)
+}
+
+// lastOut says that an operator took out a backend, and that nobody serves in its
+// stead; empty when somebody does.
+func (p *livePool) lastOut(b *admin.Backend) string {
+	if b.Admin == balance.Enabled.String() && b.Weight > 0 {
+		return ""
+	}
+	s := p.pool.Snapshot()
+	for i := range s.Tiers {
+		if s.Tiers[i].Serving > 0 {
+			return ""
+		}
+	}
+	text := fmt.Sprintf("no backend of pool %s serves now: its requests fail until one does", p.name)
+	p.driver.log.Warn(text, "backend", b.ID, "admin", b.Admin, "weight", b.Weight)
+	return text
 }
 
 func adminWord(s string) (balance.Admin, error) {

@@ -175,8 +175,6 @@ func eventOf(n *pool.Notice) Event {
 		e.Text = fmt.Sprintf("%s -> %s", n.From, n.To)
 	case pool.DrainOver:
 		e.Text = fmt.Sprintf("%s: %d in flight at the deadline of the drain, and cut", n.Kind, n.Left)
-	case pool.DrainOver:
-		e.Text = fmt.Sprintf("%s: %d in flight at the deadline of the drain, and cut", n.Kind, n.Left)
 	case pool.EjectedNow:
 		e.Text = fmt.Sprintf("ejected for %s", n.For)
 	default:

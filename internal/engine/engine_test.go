@@ -285,11 +285,33 @@ func TestWeightThroughTheAdminAPI(t *testing.T) {
 		}
 		return true
 	})
+	if got, err := r.admin.Patch(t.Context(), "app", b.id(), admin.Patch{Weight: &zero}); err != nil || !strings.Contains(got.Warning, "no backend of pool app serves now") {
+		t.Errorf("the last one was taken out: warning %q, %v", got.Warning, err)
+	}
 	got, err := r.admin.Patch(t.Context(), "app", a.id(), admin.Patch{ResetWeight: true})
-	if err != nil || got.Weight != 1 || got.Override != nil {
+	if err != nil || got.Warning != "" || got.Weight != 1 || got.Override != nil {
 		t.Fatalf("reset: %+v, %v", got, err)
 	}
 	eventually(t, "it takes work again", func() bool { return mustGet(t, c, r.front+"/").body == "a" })
+}
+
+// TestLastOneOut: who takes out the last backend that serves is warned, and only who
+// does.
+func TestLastOneOut(t *testing.T) {
+	a, b := backend(t, "a"), backend(t, "b")
+	r := start(t, simple("", a, b))
+	for _, c := range []struct {
+		id, word string
+		warned   bool
+	}{{a.id(), "draining", false}, {b.id(), "disabled", true}, {b.id(), "draining", true}, {b.id(), "enabled", false}, {a.id(), "enabled", false}} {
+		got, err := r.admin.Patch(t.Context(), "app", c.id, admin.Patch{Admin: c.word})
+		if err != nil || (got.Warning != "") != c.warned {
+			t.Errorf("%s %s: %q, %v", c.id, c.word, got.Warning, err)
+		}
+	}
+	if !strings.Contains(r.log.String(), "no backend of pool app serves now") {
+		t.Error("the log does not say it")
+	}
 }
 
 func TestDrainDeadlineCuts(t *testing.T) {
