@@ -16,6 +16,8 @@
 //	body.go      the request's content: small, replayable or streamed; pump.go: streaming it
 //	attempt.go   one try on one backend; redispatch and retry around it
 //	await.go     waiting for the answer's head
+//	hedge.go     a second attempt beside one without an answer
+//	marks.go     what weirs in a row tell each other about retries
 //	relay.go     the answer's head and content on their way to the client
 //	watch.go     noticing that the client left
 //	tunnel.go    WebSocket after its 101
@@ -30,6 +32,6 @@
 // One goroutine, the caller of Serve, does everything for a request whose
 // content is small or absent. A second one exists only while more content is
 // still arriving (so that a backend's early answer gets through), or once an
-// answer has been awaited for about 50 ms (to notice that the client left).
-// Serve returns after both have ended.
+// answer has been awaited for about 50 ms (to notice that the client left). A
+// hedge has one, too. Serve returns after all have ended.
 package l7

@@ -28,26 +28,23 @@ type mute struct {
 func newMute(t *testing.T) *mute {
 	s := &mute{answer: make(chan string, 8), cut: make(chan struct{}, 8)}
 	s.Backend = weirtest.NewBackend(t, func(c *weirtest.Conn) {
-		for {
-			m := c.Request()
-			if m == nil {
-				return
-			}
-			c.Note(m)
-			gone := make(chan struct{})
-			go func() {
-				defer close(gone)
-				if m := c.ReadHead(); m == nil {
-					s.cut <- struct{}{}
-				}
-			}()
-			select {
-			case a := <-s.answer:
-				_ = c.Try(a)
-				<-gone
-			case <-gone:
-			}
+		m := c.Request()
+		if m == nil {
 			return
+		}
+		c.Note(m)
+		gone := make(chan struct{})
+		go func() {
+			defer close(gone)
+			if m := c.ReadHead(); m == nil {
+				s.cut <- struct{}{}
+			}
+		}()
+		select {
+		case a := <-s.answer:
+			_ = c.Try(a)
+			<-gone
+		case <-gone:
 		}
 	})
 	return s
