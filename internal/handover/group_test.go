@@ -20,7 +20,7 @@ import (
 func TestOffspring(t *testing.T) {
 	for _, c := range []struct{ name, script, outcome, says string }{
 		{"killed", "sleep 300 & echo $! >$0; wait", OutcomeTimeout, "within"},
-		{"failed", "sleep 300 & echo $! >$0; exit 3", OutcomeExited, "exit status 3"},
+		{"failed", "sleep 300 & echo $! >$0; exit 3", OutcomeExited, "(exit status 3) before it was ready to take over"},
 		{"ended", "sleep 300 & echo $! >$0; exit 0", OutcomeTimeout, "within"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -64,6 +64,32 @@ func TestOffspring(t *testing.T) {
 				t.Error("somebody still listens")
 			}
 		})
+	}
+}
+
+// TestWrapper holds that the number of a successor is that of the process that
+// serves, when a script was started that waits for it, and that it can be killed.
+func TestWrapper(t *testing.T) {
+	_, sock := socket(t)
+	p := program(t, "serve")
+	p.Path, p.Args = "/bin/sh", []string{"sh", "-c", `"$0"; exit $?`, p.Path}
+	s, err := through(t, p, nil, sock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid := s.PID()
+	name, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
+	if err != nil || !strings.HasPrefix(string(name), p.Args[3]) {
+		t.Errorf("process %d is %q, %v", pid, name, err)
+	}
+	s.Kill()
+	gone := time.Now().Add(patience)
+	for alive(pid) && time.Now().Before(gone) {
+		time.Sleep(time.Millisecond)
+	}
+	if alive(pid) {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+		t.Error("it lives")
 	}
 }
 

@@ -217,7 +217,7 @@ func TestFailures(t *testing.T) {
 			if alive(s.PID()) {
 				t.Error("it lives")
 			}
-			if after := open(t); after != before {
+			if after := open(t); after > before { // a connection of the test before may just have closed
 				t.Errorf("%d descriptors before, %d after", before, after)
 			}
 			// The predecessor's socket is as it was.
@@ -252,7 +252,7 @@ func TestNoProgram(t *testing.T) {
 	if _, err = start(t, Program{Path: text, Args: []string{text}}); !errors.Is(err, syscall.ENOEXEC) {
 		t.Errorf("got %v", err)
 	}
-	if after := open(t); after != before {
+	if after := open(t); after > before { // a connection of the test before may just have closed
 		t.Errorf("%d descriptors before, %d after", before, after)
 	}
 }

@@ -79,6 +79,8 @@ type Successor struct {
 	end     sync.Once
 	state   *os.ProcessState // valid after exited
 	version string           // valid after Built
+	pid     int              // valid after Built; 0: of process
+	within  *os.Process      // valid after Built: who serves, when what was started only waits for it
 	gaveUp  []string         // valid after Ready
 	words   chan Word        // made by Ready
 	talked  chan struct{}    // closed when the reader of words has ended
@@ -172,6 +174,10 @@ func (s *Successor) Built(ctx context.Context) error {
 			return err
 		}
 		s.version = m.Version
+		if group, err := syscall.Getpgid(m.PID); m.PID != s.process.Pid && err == nil && group == s.process.Pid {
+			s.pid = m.PID
+			s.within, _ = os.FindProcess(m.PID) // below a wrapper; it lives, as it has just spoken
+		}
 		if err := m.speaks("new binary"); err != nil {
 			return fmt.Errorf("%w: %w", errGarbage, err)
 		}
@@ -250,6 +256,9 @@ func (s *Successor) step(ctx context.Context, name string, exchange func() error
 		f.Outcome = OutcomeFailed
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		f.Outcome = OutcomeTimeout
+		if name == "start" {
+			name = "started"
+		}
 		f.Err = fmt.Errorf("it was not %s within %v of its start", name, time.Since(s.began).Round(time.Millisecond))
 	case ctx.Err() != nil:
 		f.Outcome = OutcomeAborted
@@ -258,11 +267,14 @@ func (s *Successor) step(ctx context.Context, name string, exchange func() error
 		f.Outcome = OutcomeForeign
 	default: // the pair broke: see how it ended
 		f.Outcome = OutcomeExited
-		f.Err = fmt.Errorf("it ended (%s) before it was %s; its own output says why", s.howEnded(), name)
+		f.Err = fmt.Errorf("it ended (%s) before it %s; what it said, if anything, is on this process's standard error", s.howEnded(), before[name])
 	}
 	s.Kill()
 	return f
 }
+
+// before says in an operator's words what each step leads to.
+var before = map[string]string{"start": "took the sockets", "built": "was ready to take over", "ready": "served"}
 
 // watchExit ends an exchange soon after the process has failed: what it started
 // may hold the pair open, and then nothing would be read until ctx ends. One that
@@ -304,6 +316,9 @@ func (s *Successor) Kill() {
 	// The number of a group is not given away while somebody is in it. An empty one
 	// is not there, as no process has been it since.
 	_ = syscall.Kill(-s.process.Pid, syscall.SIGKILL)
+	if s.within != nil {
+		_ = s.within.Kill() // once it is ready it is not in that group
+	}
 	_ = s.process.Kill() // it may have ended
 	<-s.exited
 	s.leave()
@@ -319,12 +334,20 @@ func (s *Successor) leave() {
 			<-s.talked
 		}
 		s.ch.close()
+		if s.within != nil {
+			_ = s.within.Release()
+		}
 	})
 }
 
-// PID returns its process number, Version what it says it is; empty before
-// Built.
-func (s *Successor) PID() int { return s.process.Pid }
+// PID returns its process number: after Built of the process that serves, also
+// when a wrapper was started that waits for it.
+func (s *Successor) PID() int {
+	if s.pid != 0 {
+		return s.pid
+	}
+	return s.process.Pid
+}
 
 // Version returns what the successor says it is; empty before Built.
 func (s *Successor) Version() string { return s.version }
