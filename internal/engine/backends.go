@@ -31,7 +31,7 @@ func (e *Engine) AddBackend(poolName string, description []byte) (admin.Backend,
 	g := e.gen.Load()
 	p := g.pools[poolName]
 	if p == nil {
-		return admin.Backend{}, false, fmt.Errorf("%w: %s", admin.ErrUnknownPool, poolName)
+		return admin.Backend{}, false, e.unknownPool(poolName)
 	}
 	b, err := config.ParseBackend(description)
 	if err != nil {
@@ -97,7 +97,7 @@ func (e *Engine) RemoveBackend(poolName, id string, r admin.Removal) (admin.Back
 	defer e.mu.Unlock()
 	p := e.gen.Load().pools[poolName]
 	if p == nil {
-		return admin.Backend{}, fmt.Errorf("%w: %s", admin.ErrUnknownPool, poolName)
+		return admin.Backend{}, e.unknownPool(poolName)
 	}
 	done, err := e.change()
 	if err != nil {
@@ -156,7 +156,7 @@ func (p *livePool) takeOut(id string, deadline time.Duration) (pool.Spec, error)
 			return pool.Spec{ID: id, URL: b.URL, Zone: b.Zone, Weight: b.Weight, Backup: b.Backup}, nil
 		}
 	}
-	return pool.Spec{}, fmt.Errorf("%w: %s in pool %s", admin.ErrUnknownBackend, id, p.name)
+	return pool.Spec{}, p.unknownBackend(id)
 }
 
 // yieldLocked ends the additions whose ids the configuration lists now: the file

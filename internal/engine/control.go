@@ -105,7 +105,7 @@ func (e *Engine) Pools() []admin.Pool {
 func (e *Engine) Pool(name string) (admin.Pool, error) {
 	p := e.gen.Load().pools[name]
 	if p == nil {
-		return admin.Pool{}, fmt.Errorf("%w: %s", admin.ErrUnknownPool, name)
+		return admin.Pool{}, e.unknownPool(name)
 	}
 	return p.view(), nil
 }
@@ -114,7 +114,7 @@ func (e *Engine) Pool(name string) (admin.Pool, error) {
 func (e *Engine) Patch(poolName, id string, patch admin.Patch) (admin.Backend, error) {
 	p := e.gen.Load().pools[poolName]
 	if p == nil {
-		return admin.Backend{}, fmt.Errorf("%w: %s", admin.ErrUnknownPool, poolName)
+		return admin.Backend{}, e.unknownPool(poolName)
 	}
 	done, err := e.change()
 	if err != nil {
@@ -137,7 +137,7 @@ func (e *Engine) Patch(poolName, id string, patch admin.Patch) (admin.Backend, e
 	}
 	if err := p.pool.Override(id, o); err != nil {
 		if errors.Is(err, pool.ErrUnknownBackend) {
-			return admin.Backend{}, fmt.Errorf("%w: %s in pool %s", admin.ErrUnknownBackend, id, poolName)
+			return admin.Backend{}, p.unknownBackend(id)
 		}
 		return admin.Backend{}, fmt.Errorf("%w: %w", admin.ErrBadPatch, err)
 	}

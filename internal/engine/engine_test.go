@@ -314,6 +314,22 @@ func TestLastOneOut(t *testing.T) {
 	}
 }
 
+// TestUnknownNames: who mistypes a name reads which ones there are.
+func TestUnknownNames(t *testing.T) {
+	a, b := backend(t, "a"), backend(t, "b")
+	r := start(t, simple("", a, b))
+	if _, err := r.admin.Patch(t.Context(), "ap", a.id(), admin.Patch{Admin: "draining"}); err == nil || !strings.Contains(err.Error(), "no such pool: ap; there is app") {
+		t.Error(err)
+	}
+	if _, err := r.admin.Patch(t.Context(), "app", "x", admin.Patch{Admin: "draining"}); err == nil || !strings.Contains(err.Error(), "no such backend: x in pool app, which has ") ||
+		!strings.Contains(err.Error(), a.id()) || !strings.Contains(err.Error(), b.id()) {
+		t.Error(err)
+	}
+	if got, want := listed(strings.Split("j i h g f e d c b a", " ")), "a, b, c, d, e, f, g, h and 2 more"; got != want {
+		t.Errorf("got %q", got)
+	}
+}
+
 func TestDrainDeadlineCuts(t *testing.T) {
 	a, b := backend(t, "a"), backend(t, "b")
 	defer close(a.release)

@@ -240,7 +240,7 @@ func (e *Engine) EventEpoch() string { return strconv.FormatInt(e.started.UnixMi
 func (e *Engine) Failures(name string) (admin.Failures, error) {
 	g := e.gen.Load()
 	if name != "" && g.pools[name] == nil {
-		return admin.Failures{}, fmt.Errorf("%w: %s", admin.ErrUnknownPool, name)
+		return admin.Failures{}, e.unknownPool(name)
 	}
 	out := admin.Failures{Pools: []admin.PoolFailures{}, Meanings: map[string]admin.Meaning{}}
 	for _, f := range e.failures.Last(name) {
