@@ -80,6 +80,8 @@ func (x *explainer) choose(name string, u *asked) (*door, error) {
 		return only, nil
 	case len(x.doors) == 1:
 		return &x.doors[0], nil
+	case u.scheme == "":
+		return nil, unclear("name the listener (--listener), as a path alone says no port: there is %s", strings.Join(names, ", "))
 	default:
 		return nil, unclear("name the listener (--listener), as none is on that port: there is %s", strings.Join(names, ", "))
 	}

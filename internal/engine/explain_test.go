@@ -276,3 +276,19 @@ pools: {app: {backends: ["http://10.0.0.1:80"]}}
 		t.Error(got)
 	}
 }
+
+// A path alone is enough while there is one listener; of two it cannot tell.
+func TestExplainPathOfTwoListeners(t *testing.T) {
+	text := `listeners: {web: {bind: "127.0.0.1:8081", pool: app}, shop: {bind: "127.0.0.1:8082", pool: app}}
+pools: {app: {backends: ["http://10.0.0.1:80"]}}
+`
+	plan, err := config.Parse("t.yaml", []byte(text), func(string) (string, bool) { return "", false })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for url, want := range map[string]string{"/img/a.png": "a path alone says no port", "http://x:9/": "none is on that port"} {
+		if _, err := ExplainPlan(plan, admin.Question{URL: url}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", url, err, want)
+		}
+	}
+}
