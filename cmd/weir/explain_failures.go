@@ -60,7 +60,7 @@ func (p *page) failuresOf(f *admin.PoolFailures, meanings map[string]admin.Meani
 		name = "Without a route"
 	}
 	p.wrapped("", fmt.Sprintf("%s: %d failed, %d more failed by their clients; the last of them:", name, f.Failed, f.Faults))
-	counts := map[failureKind]int{}
+	counts, last := map[failureKind]int{}, map[failureKind]time.Time{}
 	var all []failedRequest
 	for _, line := range f.Requests {
 		var r failedRequest
@@ -69,20 +69,25 @@ func (p *page) failuresOf(f *admin.PoolFailures, meanings map[string]admin.Meani
 			return
 		}
 		all = append(all, r)
-		counts[failureKind{r.Status, r.Reason, r.Backend}]++
+		k := failureKind{r.Status, r.Reason, r.Backend}
+		counts[k]++
+		if r.Time.After(last[k]) {
+			last[k] = r.Time
+		}
 	}
 	kinds := make([]failureKind, 0, len(counts))
 	for k := range counts {
 		kinds = append(kinds, k)
 	}
 	slices.SortFunc(kinds, func(a, b failureKind) int {
-		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a.status, b.status), cmp.Compare(a.reason, b.reason), cmp.Compare(a.backend, b.backend))
+		return cmp.Or(last[b].Truncate(time.Second).Compare(last[a].Truncate(time.Second)), cmp.Compare(counts[b], counts[a]), cmp.Compare(a.status, b.status), cmp.Compare(a.reason, b.reason), cmp.Compare(a.backend, b.backend))
 	})
 	for _, k := range kinds {
 		head := fmt.Sprintf("%d x %d %s", counts[k], k.status, k.reason)
 		if k.backend != "" {
 			head += " on " + k.backend
 		}
+		head += ", last at " + last[k].Format("15:04:05")
 		p.line("")
 		p.line("  %s", head)
 		if m := meanings[k.reason]; m.What != "" {
