@@ -95,7 +95,7 @@ type exchange struct {
 	client     netip.Addr
 	clientKey  uint64
 	requestID  []byte
-	keyed      bool // an Idempotency-Key came along
+	keyed      bool // an idempotency key came along
 	limited    bool // a slot of the route's limit is held
 	answered   bool // the head of a final answer left, or was tried to
 	interim    bool // a 1xx other than 100 left
