@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -73,7 +72,7 @@ func fillPage(text string, rep *report) (string, error) {
 		if m[1] == "config" {
 			c, err := configs.ReadFile("config/" + m[2])
 			errs = append(errs, err)
-			return head + "```" + strings.TrimPrefix(filepath.Ext(m[2]), ".") + "\n" + string(c) + "```\n<!-- end -->"
+			return head + "```text\n" + string(c) + "```\n<!-- end -->" // a template is not yet of its language
 		}
 		if m[2] == "run" {
 			return head + rep.about() + "<!-- end -->"
@@ -141,7 +140,7 @@ func (sc *scenario) added(b *strings.Builder) {
 		for _, name := range []string{"weir", "nginx", "haproxy"} {
 			words := sc.cases[i].extra[name]
 			for _, place := range slices.Sorted(maps.Keys(words)) {
-				line := fmt.Sprintf("- %s (%s): `%s`\n", name, place, words[place])
+				line := fmt.Sprintf("- %s (%s): `%s`\n", name, place, strings.Join(strings.FieldsFunc(words[place], func(r rune) bool { return r == '\n' }), "`, `"))
 				if words[place] != "" && !seen[line] {
 					b.WriteString(line)
 				}
