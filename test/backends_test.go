@@ -120,3 +120,30 @@ func TestAddAndRemoveDocument(t *testing.T) {
 		}
 	}
 }
+
+// TestCanaryDocument: the recipe of docs/operations.md works as it stands.
+func TestCanaryDocument(t *testing.T) {
+	text, err := os.ReadFile("../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "\n## A canary\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	block := regexp.MustCompile("(?s)```sh\n(.*?)```").FindStringSubmatch(section)
+	if block == nil {
+		t.Fatal("there is no block of commands")
+	}
+	addrs := []string{freeAddr(t), freeAddr(t), freeAddr(t)}
+	for _, a := range addrs {
+		startBackend(t, a)
+	}
+	w := startProxy(t, "http://"+addrs[0], "http://"+addrs[1])
+	place := strings.NewReplacer("10.0.1.21:8080", addrs[0], "10.0.1.22:8080", addrs[1], "10.0.1.23:8080", addrs[2])
+	cmd := exec.Command("/bin/bash", "-euo", "pipefail", "-c", `weir() { "`+binary+`" "$@" --admin `+w.admin+`; }`+"\n"+place.Replace(block[1]))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s\n%s", err, block[1], out)
+	}
+	if all := w.backends(t, "app"); len(all) != 2 {
+		t.Errorf("%v are left", all)
+	}
+}
