@@ -251,20 +251,7 @@ func TestReloadOfSeveralFiles(t *testing.T) {
 	write("conf.d/app.yaml", "pools: {app: {backends: [\"http://127.0.0.1:1\"]"+off)
 	main := filepath.Join(dir, "weir.yaml")
 	load := func() (*config.Plan, error) { return config.Load(main) }
-	plan, err := load()
-	if err != nil {
-		t.Fatal(err)
-	}
-	e, err := New(plan, Options{Load: load})
-	if err != nil {
-		t.Fatal(err)
-	}
-	e.Start()
-	defer func() {
-		if err := e.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
+	e := startLoaded(t, load)
 	reload := func(want ...string) {
 		t.Helper()
 		for _, dry := range []bool{true, false} {
@@ -335,20 +322,7 @@ func TestReloadReadsTokenAgain(t *testing.T) {
 	load := func() (*config.Plan, error) {
 		return config.Parse("weir.yaml", []byte("admin: {bind: \"127.0.0.1:0\", token_file: "+token+"}\nlog: {access: off, level: error}\n"+halfBase), os.LookupEnv)
 	}
-	plan, err := load()
-	if err != nil {
-		t.Fatal(err)
-	}
-	e, err := New(plan, Options{Load: load})
-	if err != nil {
-		t.Fatal(err)
-	}
-	e.Start()
-	defer func() {
-		if err := e.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
+	e := startLoaded(t, load)
 	ask := func(secret string) error {
 		t.Helper()
 		given := filepath.Join(t.TempDir(), "given")
@@ -386,4 +360,24 @@ func TestReloadReadsTokenAgain(t *testing.T) {
 	if err := ask("the-second-token-0123"); err != nil {
 		t.Errorf("after a refused reload: %v", err)
 	}
+}
+
+// startLoaded starts an engine that can read its configuration again.
+func startLoaded(t *testing.T, load func() (*config.Plan, error)) *Engine {
+	t.Helper()
+	plan, err := load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := New(plan, Options{Load: load})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.Start()
+	t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return e
 }
