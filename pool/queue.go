@@ -100,8 +100,13 @@ func (p *Pool) enqueue(w *waiter) Refusal {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if int(q.length.Load()) >= p.set.Load().Limits.Queue {
-		p.refusedFull()
-		return QueueFull
+		// The limits may have been widened since the request met them.
+		got := p.try(w, w.r.Now)
+		if got == Full {
+			p.refusedFull()
+			got = QueueFull
+		}
+		return got
 	}
 	q.push(w)
 	for old, i := q.head, 1; old != w; old = old.next {

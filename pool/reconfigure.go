@@ -72,19 +72,31 @@ func (p *Pool) Reconfigure(cfg Config) {
 		next.follow(b, &cfg.Retry)
 		p.budget.Store(next)
 	}
-	p.set.Store(newSettings(cfg, p.set.Load()))
-	p.cfg = cfg
+	p.publishSettings(cfg)
 	p.step(event{kind: evReconfigure, was: &old})
 	p.poke()
+}
+
+// publishSettings makes cfg what requests go by. The lock of the queue makes one
+// change of it for those who find everyone full: a request that met the limits
+// of before is never measured by a queue that belongs to the ones after.
+func (p *Pool) publishSettings(cfg Config) {
+	p.queue.mu.Lock()
+	defer p.queue.mu.Unlock()
+	p.set.Store(newSettings(cfg, p.set.Load()))
+	p.cfg = cfg
+	for _, m := range p.core.order {
+		m.b.SetLimit(cfg.Limits.BackendRequests)
+	}
+	for _, m := range p.core.leaving {
+		m.b.SetLimit(cfg.Limits.BackendRequests)
+	}
 }
 
 // reconfigure brings what has been decided under other settings in line.
 func (c *core) reconfigure(now balance.Instant, was *Config) {
 	for _, m := range c.order {
 		c.resettle(now, m, was)
-	}
-	for _, m := range c.leaving {
-		m.b.SetLimit(c.cfg.Limits.BackendRequests)
 	}
 	if a := c.hot.set.Load().adaptive; a != nil {
 		a.resettle(&was.Limits.Adaptive, &c.cfg.Limits.Adaptive)
@@ -94,7 +106,6 @@ func (c *core) reconfigure(now balance.Instant, was *Config) {
 
 func (c *core) resettle(now balance.Instant, m *member, was *Config) {
 	s := m.core
-	m.b.SetLimit(c.cfg.Limits.BackendRequests)
 	strained := was.Overload != c.cfg.Overload
 	switched := was.Active.Enabled != c.cfg.Active.Enabled || was.Passive.Enabled && !c.cfg.Passive.Enabled
 	if strained || switched {
