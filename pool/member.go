@@ -107,6 +107,7 @@ type coreState struct {
 	byWork    bool            // it is suspect by real traffic
 	fact      balance.Instant // when a connection attempt failed last
 	hasFact   bool
+	returning bool // it was filed as unreachable, and nothing else has spoken against it since
 	drain     bool // takes no new work, by the operator's word or removal
 	unempty   bool // and had work in flight then
 	deadline  balance.Instant

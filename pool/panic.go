@@ -20,13 +20,18 @@ const (
 	out0        class = iota
 	serving           // has a share
 	opinion           // excluded by probes, answers or latency: opinions
-	unreachable       // excluded, and its last connection attempt failed: a fact
+	unreachable       // excluded, and its last connection attempt failed: a fact; or on its way back from one
 	notReady          // says so itself
 	waiting           // unproven, gets nothing until its first pass
 	classes
 )
 
-// classify says how a member counts now.
+// classify says how a member counts now. One that was out of reach goes on
+// counting as such after its fact is over, until it serves or something else
+// speaks against it, where panic means less work instead of more: otherwise its
+// first passed probe would make it an opinion for the time that its rise takes,
+// and a fleet on its way back would be refused the requests that those left had
+// served all along. Where panic serves, the first pass makes it one to be tried.
 func (m *member) classify() class {
 	s := m.core
 	switch {
@@ -34,7 +39,7 @@ func (m *member) classify() class {
 		return out0
 	case s.health.Share() > 0:
 		return serving
-	case s.hasFact:
+	case s.hasFact, s.returning && m.p.cfg.Panic.Then != ThenServe && s.health.Reason() != health.ReasonEjected:
 		return unreachable
 	case s.health.State() == health.StateNotReady:
 		return notReady
@@ -50,6 +55,7 @@ func (m *member) classify() class {
 func (c *core) recount(m *member) {
 	s := m.core
 	now := m.classify()
+	s.returning = now == unreachable
 	low := now == serving && c.atFloor(m)
 	left := float32(1) // of its weight
 	if now == serving && s.overloaded() {

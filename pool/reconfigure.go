@@ -108,7 +108,7 @@ func (c *core) resettle(now balance.Instant, m *member, was *Config) {
 	s := m.core
 	strained := was.Overload != c.cfg.Overload
 	switched := was.Active.Enabled != c.cfg.Active.Enabled || was.Passive.Enabled && !c.cfg.Passive.Enabled
-	if strained || switched {
+	if strained || switched || was.Panic.Then != c.cfg.Panic.Then {
 		c.judge(now, m, func(h *health.Machine) {
 			if strained {
 				c.forgetPressure(now, m)

@@ -96,6 +96,7 @@ type SavedFacts struct {
 	Accused  health.Age `json:"accused,omitempty"` // by real traffic, not yet settled
 	Ends     health.Age `json:"ends,omitempty"`    // of fact or suspicion
 	Cause    string     `json:"cause,omitempty"`
+	Out      bool       `json:"out,omitempty"` // what keeps it out is that it could not be reached
 }
 
 // SavedRamp is a slow start under way; the zero value is none.

@@ -157,7 +157,7 @@ func (m *member) export(now balance.Instant, out *SavedBackend) {
 func (m *member) exportFacts(now balance.Instant, f *SavedFacts) {
 	s := m.core
 	f.Failed, f.LastConn = age(now, s.fact, s.hasFact), agePast(now, m.lastConn.Load())
-	f.Accused = age(now, s.accused, s.byWork)
+	f.Accused, f.Out = age(now, s.accused, s.byWork), s.returning
 	f.Ends = age(now, s.timers[timerFact].at, s.timers[timerFact].pos != 0)
 	if c := health.Cause(m.connCause.Load()); c != health.CauseNone {
 		f.Cause = c.String()

@@ -200,7 +200,7 @@ func (c *core) restoreFacts(now, base balance.Instant, m *member, f *SavedFacts)
 	cause, _ := health.CauseOf(f.Cause)
 	m.connCause.Store(uint32(cause))
 	m.lastConn.Store(instantOr(f.LastConn, base, now, math.MinInt64))
-	s.byWork, s.hasFact = f.Accused.Known(), false
+	s.byWork, s.hasFact, s.returning = f.Accused.Known(), false, f.Out
 	if s.byWork {
 		s.accused = min(f.Accused.At(base), now)
 	}

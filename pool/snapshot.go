@@ -285,7 +285,7 @@ func (c *core) snapshot(now balance.Instant, m *member) BackendSnapshot {
 		b.Share, b.Reason = 0, health.ReasonOverride
 	case s.floored:
 		b.Reason = health.ReasonFloor
-	case s.tier.open && s.tier.loud && h.Share() == 0 && s.class != unreachable:
+	case s.tier.open && s.tier.loud && h.Share() == 0 && !s.hasFact:
 		b.Reason = health.ReasonPanic
 	}
 	return b

@@ -61,7 +61,7 @@ func (g *game) naiveTiers() []naiveTier {
 					w *= m.b.Share()
 				}
 				n.left += w
-			case s.hasFact:
+			case s.hasFact, s.returning && g.p.cfg.Panic.Then != ThenServe && s.health.Reason() != health.ReasonEjected:
 				n.fact++
 			case s.health.State() == health.StateNotReady:
 				n.notReady++

@@ -127,6 +127,9 @@ func (c *core) weighProbe(now balance.Instant, m *member, r health.ProbeResult) 
 	s := m.core
 	nobody := r.Outcome == health.NoAnswer && (r.Cause == health.CauseRefused || r.Cause == health.CauseNoRoute ||
 		r.Cause == health.CauseTimeout && !c.cfg.Active.HTTP)
+	if !nobody && (r.Outcome == health.NoAnswer || r.Outcome == health.NotReady) {
+		s.returning = false // in doubt for another reason
+	}
 	switch {
 	case r.OnTrafficPort && nobody:
 		c.setFact(now, m, now)
