@@ -51,6 +51,9 @@ var opsCodec codec[string] = text("address", func(s string) (what, fix string) {
 
 func bindAddress(s string) (what, fix string) {
 	if path, ok := strings.CutPrefix(s, "unix:"); ok {
+		if path != "" && len(path) < 107 && path[0] != '/' && path[0] != '@' {
+			return quote(s) + " is not an absolute path", "write unix:/run/" + strings.TrimLeft(path, "./~") + ": what a relative one means would depend on where weir is started"
+		}
 		if path == "" || len(path) > 107 || path[0] != '/' && path[0] != '@' {
 			return quote(s) + " is not the path of a socket", "write unix:/run/weir.sock (at most 107 bytes)"
 		}

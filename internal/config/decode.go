@@ -98,7 +98,7 @@ func readBlock[T any](d *decoder, n *node, what string, fields []field[T], t *T)
 	var autos []field[T]
 	usable := n.kind == mapping
 	if !usable && n.kind != faulty {
-		fix := "write keys below it, such as " + fields[0].spec().name + ": " + example(fields[0].spec())
+		fix := "write keys below it, such as " + suchAs(fields, n)
 		if what == "the configuration" {
 			fix = "begin with " + fiveLines
 		}
@@ -206,6 +206,30 @@ func defaultOf(s *spec) string {
 	return " (" + s.def + ")"
 }
 
+// suchAs is a key with a value that could stand below another: the one that takes
+// the single value that stands there, if one does.
+func suchAs[T any](fields []field[T], n *node) string {
+	for _, f := range fields {
+		s := f.spec()
+		if n.kind != scalar || switchedOn(n) || s.later || len(s.subs) > 0 || !takes(f, n.text) {
+			continue
+		}
+		// Who takes anything says nothing by taking this, unless it looks like one.
+		if takes(f, "nosuch") && !(s.kind == "path" && strings.HasPrefix(n.text, "/")) {
+			continue
+		}
+		return s.name + ": " + Quote(n.text)
+	}
+	return fields[0].spec().name + ": " + example(fields[0].spec())
+}
+
+// takes reports whether a key could have a single value.
+func takes[T any](f field[T], text string) bool {
+	d, t := &decoder{faults: &faults{src: &source{}}, plan: &Plan{}}, new(T)
+	auto := f.read(d, &node{kind: scalar, text: text}, t)
+	return !auto && len(d.list) == 0
+}
+
 // example is something that could stand behind the key.
 func example(s *spec) string {
 	switch {
@@ -259,6 +283,8 @@ func (d *decoder) unknownKey(p pair, what string, known []*spec) (meant string) 
 		other, here = foreign(key.text, names)
 	}
 	switch {
+	case key.text == "headers" && slices.Contains(names, "request_headers"):
+		fix = "write request_headers or response_headers to change fields, and match.headers to compare them"
 	case here && (near == "" || distance(near, key.text) > 1):
 		fix, meant = "did you mean "+other+"?", other
 	case other != "" && near == "":

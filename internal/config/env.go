@@ -2,7 +2,12 @@
 
 package config
 
-import "strings"
+import (
+	"slices"
+	"strings"
+
+	"github.com/weirlb/weir/internal/logline"
+)
 
 // expand replaces ${NAME} and ${NAME:-default} in a scalar; `$${` stands for a
 // literal `${`. As in the shell, the default also replaces an empty value.
@@ -33,7 +38,11 @@ func expand(s string, env func(string) (string, bool)) (out, what, fix string) {
 			case hasFallback && value == "":
 				value = fallback
 			case !set:
-				return "", "the environment variable " + name + " is not set", "set it, or give a default as in ${" + name + ":-default}"
+				fix := "set it, or give a default as in ${" + name + ":-default}"
+				if slices.Contains(logline.Names(), name) || strings.HasPrefix(name, "http_") {
+					fix += "; what an access log's line shows is $" + name + ", or $${" + name + "} where a letter follows"
+				}
+				return "", "the environment variable " + name + " is not set", fix
 			}
 			b.WriteString(value)
 		default:

@@ -10,7 +10,7 @@ import (
 // elsewhere are keys that other balancers, or habit, call something else: by the
 // word in lower case without dashes and underscores, what is meant here. The
 // first of them that is known where the word stands is suggested; where none is,
-// the first one's place is named.
+// the first one with a place is named, as seen from there.
 var elsewhere = map[string][]string{
 	// at the top
 	"upstream": {"pools", "pool", "backends"}, "upstreams": {"pools"}, "backend": {"backends", "pool", "pools"}, "clusters": {"pools"}, "services": {"pools"}, "service": {"pool", "pools"},
@@ -18,15 +18,22 @@ var elsewhere = map[string][]string{
 	"maxconn": {"max_connections", "limits.max_connections"}, "loglevel": {"level", "log.level"}, "accesslog": {"access", "log.access"}, "logging": {"log"},
 	"includes": {"include"}, "import": {"include"},
 	// of listeners
-	"port": {"bind"}, "address": {"bind", "url"}, "addresses": {"bind", "backends"}, "addr": {"bind", "url"}, "listen": {"bind"}, "ssl": {"tls"}, "https": {"tls"},
-	"servername": {"listeners.NAME.routes[].match.host"}, "locations": {"routes"}, "location": {"routes"}, "rules": {"routes"}, "paths": {"routes"},
+	"port": {"bind"}, "address": {"bind", "url"}, "addresses": {"bind", "backends"}, "addr": {"bind", "url"}, "listen": {"bind"}, "ssl": {"tls"}, "https": {"tls", "scheme"},
+	"servername": {"listeners.NAME.routes[].match.host"}, "locations": {"routes", "listeners.NAME.routes[].match.path_prefix"}, "location": {"routes", "listeners.NAME.routes[].match.path_prefix"}, "rules": {"routes"}, "paths": {"routes"},
 	"certificate": {"certificates", "cert"}, "certfile": {"cert"}, "crt": {"cert"}, "keyfile": {"key"}, "privatekey": {"key"}, "certs": {"certificates"},
 	"sslcertificate": {"listeners.NAME.tls.certificates"}, "sslcertificatekey": {"listeners.NAME.tls.certificates"},
 	// of routes
 	"reverseproxy": {"pool", "pools"}, "proxypass": {"pool"}, "defaultbackend": {"pool"}, "usebackend": {"pool"}, "cluster": {"pool"}, "target": {"pool"}, "to": {"pool"},
 	"prefix": {"path_prefix"}, "pathprefix": {"path_prefix"}, "regex": {"path_regex"}, "hosts": {"host"}, "hostname": {"host"}, "domain": {"host"}, "domains": {"host"}, "method": {"methods"},
 	"return": {"respond"}, "response": {"respond"}, "when": {"match"}, "status": {"code"},
+	"sslprotocols": {"listeners.NAME.tls.min_version"}, "clientmaxbodysize": {"listeners.NAME.http.max_body"}, "setrealipfrom": {"listeners.NAME.trusted_proxies"},
+	"proxysetheader": {"request_headers", "listeners.NAME.routes[].request_headers.set"}, "setheader": {"set"}, "setheaders": {"set"},
+	"addheader": {"add", "response_headers", "listeners.NAME.routes[].response_headers.add"}, "removeheader": {"remove"}, "removeheaders": {"remove"},
 	// of pools
+	"maxfails": {"consecutive", "pools.NAME.health.passive.consecutive"}, "failtimeout": {"eject", "pools.NAME.health.passive.eject"},
+	"inter": {"interval", "pools.NAME.health.active.interval"}, "proxyconnecttimeout": {"connect", "pools.NAME.timeouts.connect"}, "connecttimeout": {"connect", "pools.NAME.timeouts.connect"},
+	"proxyreadtimeout": {"response_header", "pools.NAME.timeouts.response_header"}, "proxynextupstream": {"when", "pools.NAME.retry.when"}, "proxynextupstreamtries": {"attempts", "pools.NAME.retry.attempts"},
+	"keepalives": {"max_idle", "pools.NAME.upstream.max_idle"}, "maxconns": {"pools.NAME.limits.connections"},
 	"targets": {"backends"}, "endpoints": {"backends"}, "members": {"backends"}, "hostsports": {"backends"},
 	"algorithm": {"balance"}, "lbpolicy": {"balance"}, "lb": {"balance"}, "policy": {"balance"}, "loadbalancing": {"balance"}, "balancing": {"balance"}, "strategy": {"balance"},
 	"healthcheck": {"health", "health.active"}, "healthchecks": {"health"}, "check": {"health"}, "checks": {"health"},
@@ -44,10 +51,22 @@ func foreign(word string, known []string) (key string, here bool) {
 	}
 	for _, k := range all {
 		if strings.Contains(k, ".") {
-			return k, false
+			return seenFrom(k, known), false
 		}
 	}
 	return "", false
+}
+
+// seenFrom shortens a full name to what is below the innermost of its blocks that
+// has such keys: "match.host" on a route.
+func seenFrom(full string, known []string) string {
+	steps := strings.Split(full, ".")
+	for i := len(steps) - 2; i > 0; i-- {
+		if slices.Contains(known, strings.TrimSuffix(steps[i], "[]")) {
+			return strings.Join(steps[i:], ".")
+		}
+	}
+	return full
 }
 
 // otherWords are values that other balancers call something else.

@@ -55,7 +55,11 @@ func decodePlan(f *faults, root *node, name string) (*Plan, error) {
 	d := &decoder{faults: f, plan: &plan}
 	readBlock(d, root, "the configuration", planFields, &plan)
 	if root.kind == mapping && root.lacks("listeners") {
-		d.fault(&node{kind: scalar, pos: Position{File: name, Line: 1, Col: 1}, width: 1}, "there is no listener", `add listeners: {web: {bind: ":8080", pool: NAME}}`)
+		at := Position{File: name, Line: 1, Col: 1}
+		if f.all != nil && f.file(name) < 0 {
+			at = Position{File: name} // a folder: no line of any of its files
+		}
+		d.fault(&node{kind: scalar, pos: at, width: 1}, "there is no listener", `add listeners: {web: {bind: ":8080", pool: NAME}}`)
 	} else if p := root.get("listeners"); p != nil && p.value.kind == mapping && len(p.value.pairs) == 0 {
 		d.fault(p.value, "there is no listener", `write {web: {bind: ":8080", pool: NAME}}`)
 	}

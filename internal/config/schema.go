@@ -65,7 +65,7 @@ var statusFields = []field[Status]{
 var logFields = []field[Log]{
 	key("level", "info", choice([]string{"debug", "info", "warn", "error"}), func(l *Log) *string { return &l.Level }, "least level that is logged"),
 	keys("access", "one line per request", func(l *Log) *AccessLog { return &l.Access }, accessFields).
-		switched(func(a *AccessLog) *bool { return &a.Off }),
+		switched(func(a *AccessLog) *bool { return &a.Off }).checked(checkAccess),
 }
 
 var shutdownFields = []field[Shutdown]{

@@ -28,6 +28,19 @@ var accessFields = []field[AccessLog]{
 		"fields of the request that JSON lines show, as they were passed on; none that holds credentials"),
 }
 
+// checkAccess refuses fields for JSON lines where the lines are not JSON: an
+// operator would find out that they are missing when they are needed.
+func checkAccess(d *decoder, n *node, a *AccessLog) {
+	if len(a.RequestHeaders) == 0 || a.Format == "json" {
+		return
+	}
+	fix := "write format: json, or a template with $http_" + strings.ReplaceAll(strings.ToLower(a.RequestHeaders[0]), "-", "_")
+	if !slices.Contains([]string{"common", "combined"}, a.Format) {
+		fix = "remove it, and write $http_" + strings.ReplaceAll(strings.ToLower(a.RequestHeaders[0]), "-", "_") + " in format where it is to stand"
+	}
+	d.fault(n.at("request_headers"), "request_headers adds to JSON lines, and format is "+quote(a.Format), fix)
+}
+
 // accessFormat reads the form of an access log's line.
 var accessFormat codec[string] = formatCodec{simple[string]{
 	name: "json, common, combined or a template",

@@ -184,7 +184,7 @@ var redirectFields = []field[Redirect]{
 func checkRedirect(d *decoder, n *node, r *Redirect) {
 	same := r.Scheme == "" && r.Host == "" && r.Port == 0 && r.Path == ""
 	for _, name := range []string{"scheme", "host", "port", "path"} {
-		if p := n.get(name); p != nil && !switchedOff(p.value) {
+		if p := n.get(name); p != nil && !switchedOff(p.value) || p == nil && !n.lacks(name) {
 			same = false // wrong, perhaps, but that is said elsewhere
 		}
 	}
@@ -287,7 +287,11 @@ func endRoute(d *decoder, _, n *node, r *Route) {
 		if k.value == "" {
 			continue
 		}
-		if what, fix := check(k.value); what != "" {
+		what, fix := patternOfPaths(k.value)
+		if what == "" {
+			what, fix = check(k.value)
+		}
+		if what != "" {
 			d.fault(m.at(k.name), what, fix)
 		}
 	}
@@ -307,4 +311,33 @@ func endRoute(d *decoder, _, n *node, r *Route) {
 	case len(given) > 1:
 		d.fault(n.get(given[1]).key, given[1]+" and "+given[0]+" exclude each other", "keep one of them")
 	}
+}
+
+// patternOfPaths says what to write instead of what nginx has in front of a path,
+// and of regular expressions. What begins with a slash is a path, whatever follows.
+func patternOfPaths(s string) (what, fix string) {
+	bare := strings.TrimLeft(s, "=^~* ")
+	switch {
+	case bare == s && !strings.HasPrefix(s, `\`):
+		return "", ""
+	case strings.HasPrefix(s, "=") && strings.HasPrefix(bare, "/"):
+		return quote(s) + " is not a path", "write path: " + bare + ", which matches nothing else"
+	case strings.HasPrefix(s, "^~") && strings.HasPrefix(bare, "/"):
+		return quote(s) + " is not a path", "write path_prefix: " + bare
+	}
+	what = quote(s) + " is a pattern, and only whole paths and prefixes are compared here"
+	exact, whole := strings.CutSuffix(bare, "$")
+	i := strings.IndexAny(exact, `\.*+?()[]{}|$^`)
+	switch {
+	case strings.HasPrefix(bare, "/") && whole && i < 0:
+		return what, "write path: " + exact
+	case strings.HasPrefix(bare, "/") && i < 0:
+		return what, "write path_prefix: " + bare + " for all that is below, or path: " + bare + " for it alone"
+	}
+	if i > 0 && bare[0] == '/' {
+		if dir := bare[:strings.LastIndexByte(bare[:i], '/')]; dir != "" {
+			return what, "write path_prefix: " + dir + " for all that is below"
+		}
+	}
+	return what, "write a route for each path_prefix or path that it stands for"
 }
