@@ -103,7 +103,7 @@ func (e *exchange) openBody() Failure {
 	if !b.whole {
 		return Failure{}
 	}
-	b.trailers = e.req.Body == message.Chunked && e.d.Trailers().Len() > 0
+	b.trailers = e.req.Body.Trailers() && e.d.Trailers().Len() > 0
 	return Failure{}
 }
 

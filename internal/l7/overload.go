@@ -38,7 +38,7 @@ func (e *exchange) readSignals() {
 // readTrailers looks at what came after the content: it is younger than the
 // head.
 func (e *exchange) readTrailers() {
-	if e.rt.LoadReports && e.up != nil && e.res.Body == message.Chunked && e.up.BodyDone() {
+	if e.rt.LoadReports && e.up != nil && e.res.Body.Trailers() && e.up.BodyDone() {
 		if t := e.up.Trailers(); t.Len() > 0 {
 			e.readLoad(t)
 		}

@@ -46,19 +46,19 @@ func (e *exchange) relay() Failure {
 	up := e.up
 	var piece []byte
 	end := e.head || e.res.Body == message.NoBody
-	chunked := e.res.Body == message.Chunked
+	trailed := e.res.Body.Trailers()
 	if !end && up.Buffered() {
 		p, err := up.ReadBody()
 		switch {
 		case isEnd(err):
-			end = !chunked || up.Trailers().Len() == 0
+			end = !trailed || up.Trailers().Len() == 0
 		case err != nil:
 			// Nothing has left yet, and no second attempt may be made: an honest 502
 			// is better than a torn answer.
 			return e.relayFailed(err)
 		default:
 			piece = p
-			end = up.BodyDone() && (!chunked || up.Trailers().Len() == 0)
+			end = up.BodyDone() && (!trailed || up.Trailers().Len() == 0)
 		}
 	}
 	e.answered = true
@@ -129,7 +129,7 @@ func (e *exchange) relayBody() Failure {
 			return f
 		}
 		end := up.BodyDone()
-		trailers := end && e.res.Body == message.Chunked && up.Trailers().Len() > 0
+		trailers := end && e.res.Body.Trailers() && up.Trailers().Len() > 0
 		var err error
 		if len(p) > 0 || !trailers {
 			err = d.WriteBody(p, end && !trailers)

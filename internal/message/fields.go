@@ -48,6 +48,9 @@ const (
 	MaxForwards
 	LoadReport    // endpoint-load-metrics
 	LoadReportBin // endpoint-load-metrics-bin
+	// ClientCert is what says which certificate a client showed:
+	// X-Forwarded-Client-Cert, Client-Cert and Client-Cert-Chain (RFC 9440).
+	ClientCert
 	// Lookalike is a name that differs from an identity field's only by "_" or
 	// another such character for "-": some servers read both as one (S13).
 	Lookalike
@@ -110,6 +113,20 @@ func (f *Fields) Add(id FieldID, name, value string) {
 func (f *Fields) AddBytes(id FieldID, name string, value []byte) {
 	f.add(id, name)
 	f.own = append(f.own, value...)
+	f.endAdd()
+}
+
+// AddRaw is Add for a name and a value held as bytes.
+func (f *Fields) AddRaw(id FieldID, name, value []byte) {
+	start := len(f.own)
+	f.own = append(f.own, name...)
+	end := len(f.own)
+	f.own = append(f.own, ':', ' ')
+	f.own = append(f.own, value...)
+	f.list = append(f.list, Field{
+		nameStart: uint32(start), nameEnd: uint32(end),
+		valueStart: uint32(end + 2), valueEnd: uint32(len(f.own)), ID: id, own: true,
+	})
 	f.endAdd()
 }
 

@@ -14,6 +14,9 @@ const (
 	Streamed               // framed by the protocol below (HTTP/2, HTTP/3)
 )
 
+// Trailers reports that a message framed so may end with trailers.
+func (b Body) Trailers() bool { return b == Chunked || b == Streamed }
+
 // Request is the head of a request. Byte slices are borrowed from the codec.
 type Request struct {
 	Method    []byte // as received: case-sensitive
