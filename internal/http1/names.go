@@ -87,6 +87,8 @@ func longFieldID(name []byte) message.FieldID {
 	switch len(name) {
 	case 11:
 		switch name[0] | 0x20 {
+		case 'c':
+			id, want = message.ClientCert, "client-cert"
 		case 'r':
 			id, want = message.RetryAfter, "retry-after"
 		case 't':
@@ -125,9 +127,12 @@ func longFieldID(name []byte) message.FieldID {
 			id, want = message.XForwardedPort, "x-forwarded-port"
 		}
 	case 17:
-		if name[0]|0x20 == 't' {
+		switch name[0] | 0x20 {
+		case 't':
 			id, want = message.TransferEncoding, "transfer-encoding"
-		} else {
+		case 'c':
+			id, want = message.ClientCert, "client-cert-chain"
+		default:
 			id, want = message.XForwardedProto, "x-forwarded-proto"
 		}
 	case 18:
@@ -136,6 +141,8 @@ func longFieldID(name []byte) message.FieldID {
 		id, want = message.ProxyAuthorization, "proxy-authorization"
 	case 21:
 		id, want = message.LoadReport, "endpoint-load-metrics"
+	case 23:
+		id, want = message.ClientCert, "x-forwarded-client-cert"
 	case 25:
 		id, want = message.LoadReportBin, "endpoint-load-metrics-bin"
 	}
@@ -175,7 +182,7 @@ func lookalikeID(name []byte) message.FieldID {
 	case message.ContentLength, message.TransferEncoding:
 		return id
 	case message.XForwardedFor, message.XForwardedProto, message.XForwardedHost, message.XForwardedPort,
-		message.XRealIP, message.XRequestID, message.ProxyAuthorization, message.WeirAny:
+		message.XRealIP, message.XRequestID, message.ProxyAuthorization, message.WeirAny, message.ClientCert:
 		return message.Lookalike
 	}
 	return message.Other

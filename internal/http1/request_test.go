@@ -290,6 +290,7 @@ func TestFieldIDs(t *testing.T) {
 		"HTTP2-Settings": message.HTTP2Settings, "X-Weir-Attempt": message.WeirAny, "X-Weir-A": message.WeirAny,
 		"User-Agent": message.UserAgent, "Referer": message.Referer, "Max-Forwards": message.MaxForwards,
 		"Endpoint-Load-Metrics": message.LoadReport, "Endpoint-Load-Metrics-Bin": message.LoadReportBin,
+		"X-Forwarded-Client-Cert": message.ClientCert, "Client-Cert": message.ClientCert, "Client-Cert-Chain": message.ClientCert,
 		"X-Weir-": message.Other, "Accept": message.Other, "X": message.Other, "Content-Encoding": message.Other,
 	}
 	seen := map[message.FieldID]bool{}

@@ -151,7 +151,7 @@ func (e *exchange) open(d Downstream, ci *ClientInfo) {
 	e.d, e.ci, e.h, e.req = d, ci, e.x.load(), d.Request()
 	e.start = clock.Now()
 	e.now = e.start
-	ci.refresh(e.h.Trust)
+	ci.refresh(e.h.Trust, e.h.CertFields)
 	e.client, e.clientKey = ci.scratch.peer, ci.scratch.peerKey
 	e.head = string(e.req.Method) == "HEAD"
 
@@ -159,6 +159,9 @@ func (e *exchange) open(d Downstream, ci *ClientInfo) {
 	r.Listener = e.h.Listener
 	r.Method, r.Host, r.Path, r.Query = q.Method, q.Authority, q.Path, q.Query
 	r.Major, r.Minor, r.TLS = q.Major, q.Minor, ci.TLS
+	if ci.Secure != nil {
+		r.Session = &ci.Secure.Session
+	}
 }
 
 // close ends an exchange. It is deferred: after a panic it lets go of
@@ -305,13 +308,16 @@ type Refusal interface {
 // id. It fits http1.Server.OnBadRequest.
 func (x *Exchanger) BadRequest(d Refusal, ci *ClientInfo, err *http1.Error) {
 	h := x.load()
-	ci.refresh(h.Trust)
+	ci.refresh(h.Trust, h.CertFields)
 	var id [32]byte
 	appendHex(id[:0], rand.Uint64(), rand.Uint64())
 	d.ErrorHead().Fields.AddBytes(message.XRequestID, "X-Request-Id", id[:])
 	r := &observe.Record{
 		Listener: h.Listener, RequestID: id[:], ClientIP: ci.scratch.peer, Start: clock.Now(), Major: 1, Minor: 1,
 		TLS: ci.TLS, Status: err.Status(), Reason: err.Reason, Detail: err.Detail,
+	}
+	if ci.Secure != nil {
+		r.Session = &ci.Secure.Session
 	}
 	q := d.Request()
 	r.Method, r.Host, r.Path = q.Method, q.Authority, q.Path

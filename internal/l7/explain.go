@@ -42,7 +42,7 @@ type Explained struct {
 // of a backend, with the exchange's own code. It counts nothing, takes no slot of
 // a limit and answers nobody. r is changed as by an exchange.
 func (h *Handler) Explain(r *message.Request, ci *ClientInfo) Explained {
-	ci.refresh(h.Trust)
+	ci.refresh(h.Trust, h.CertFields)
 	e := &exchange{h: h.unlimited(), ci: ci, req: r, head: string(r.Method) == "HEAD"}
 	e.client = ci.scratch.peer
 	out := Explained{Client: e.client, Believed: ci.scratch.proxy}

@@ -17,6 +17,7 @@ import (
 type clientScratch struct {
 	known   bool
 	trust   *Trust
+	certs   CertFields
 	proxy   bool       // the peer is a trusted proxy
 	weir    bool       // the peer is a trusted weir
 	peer    netip.Addr // unmapped, without zone; invalid for unix sockets
@@ -29,12 +30,12 @@ type clientScratch struct {
 
 // refresh decides once per connection and generation how far the peer is
 // trusted.
-func (c *ClientInfo) refresh(t *Trust) {
+func (c *ClientInfo) refresh(t *Trust, certs CertFields) {
 	s := &c.scratch
-	if s.known && s.trust == t {
+	if s.known && s.trust == t && s.certs == certs {
 		return
 	}
-	s.known, s.trust, s.ready = true, t, false
+	s.known, s.trust, s.certs, s.ready = true, t, certs, false
 	s.peer = c.Peer.Addr().Unmap().WithZone("")
 	s.proxy, s.weir = t.proxy(s.peer), t.weir(s.peer)
 	s.peerKey = addrKey(s.peer)
@@ -133,6 +134,10 @@ func (e *exchange) classify(f *message.Fields) found {
 		case message.XForwardedFor, message.XForwardedProto, message.XForwardedHost, message.XForwardedPort,
 			message.XRealIP, message.Forwarded:
 			seen.chain = true
+		case message.ClientCert:
+			if !e.ci.scratch.proxy {
+				f.Remove(i)
+			}
 		case message.XRequestID:
 			if ids++; ids == 1 && validRequestID(f.Value(i)) {
 				seen.id = i
@@ -206,6 +211,9 @@ func (e *exchange) writeLines() {
 	s.lines.AddFunc(message.Forwarded, "Forwarded", func(b []byte) []byte {
 		return appendElement(b, peer, s.authority, proto)
 	})
+	if !s.proxy {
+		certLines(&s.lines, e.ci.Secure, s.certs)
+	}
 }
 
 func (e *exchange) proto() string {

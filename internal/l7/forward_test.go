@@ -260,7 +260,7 @@ func TestLinesFit(t *testing.T) {
 		ap := netip.MustParseAddrPort(peer)
 		if n := testing.AllocsPerRun(50, func() {
 			ci := &ClientInfo{Peer: ap, Local: ap, TLS: true}
-			ci.refresh(nil)
+			ci.refresh(nil, 0)
 			e := &exchange{ci: ci, req: req}
 			e.writeLines()
 		}); n > 4 && !raceEnabled { // ClientInfo, authority, lines, their text; the race detector adds its own

@@ -31,6 +31,9 @@ type Handler struct {
 	Routes   *route.Table
 	Targets  []*Route // by the index that Routes.Match returns
 	Trust    *Trust   // nil: nobody is trusted
+	// CertFields tell backends whose certificate was verified. A client behind a
+	// trusted proxy has shown weir none: what the proxy says of it passes instead.
+	CertFields CertFields
 
 	// HealthPath is answered by weir itself, with 200 while Ready says so and
 	// with 503 otherwise. Empty: none. Such requests are neither routed nor
@@ -216,6 +219,8 @@ type ClientInfo struct {
 	Peer  netip.AddrPort // of the connection, or what its PROXY header said; invalid for unix sockets
 	Local netip.AddrPort // where it was accepted; invalid for unix sockets
 	TLS   bool
+	// Secure is what its TLS is; nil without, and where nobody wants to know.
+	Secure *Secure
 
 	scratch clientScratch
 }

@@ -52,7 +52,7 @@ func neverNamed(id message.FieldID) bool {
 	case message.Host, message.ContentLength, message.TransferEncoding, message.Connection, message.Upgrade, message.TE,
 		message.XForwardedFor, message.XForwardedProto, message.XForwardedHost, message.XForwardedPort,
 		message.XRealIP, message.Forwarded, message.XRequestID, message.Traceparent, message.Tracestate,
-		message.Authorization, message.ProxyAuthorization, message.Cookie, message.SetCookie, message.WeirAny,
+		message.ClientCert, message.Authorization, message.ProxyAuthorization, message.Cookie, message.SetCookie, message.WeirAny,
 		message.Expect, message.Date:
 		return true
 	default:

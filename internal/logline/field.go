@@ -53,7 +53,13 @@ const (
 	Duration  // seconds with three decimals
 	Referer   // without its query unless queries are logged
 	User      // weir authenticates nobody: always empty
-	Header    // a field of the request
+	TLSVersion
+	TLSCipher
+	TLSResumed
+	SNI            // server name that the client asked for
+	ClientCert     // subject of the verified certificate of the client
+	ClientCertHash // its SHA-256
+	Header         // a field of the request
 	fields
 )
 
@@ -102,6 +108,12 @@ var names = []struct {
 	{"scheme", Scheme},
 	{"duration", Duration},
 	{"referer", Referer},
+	{"tls_version", TLSVersion},
+	{"tls_cipher", TLSCipher},
+	{"tls_resumed", TLSResumed},
+	{"sni", SNI},
+	{"client_cert", ClientCert},
+	{"client_cert_hash", ClientCertHash},
 
 	{"remote_addr", Client},
 	{"remote_user", User},
@@ -118,6 +130,10 @@ var names = []struct {
 	{"http_referer", Referer},
 	{"http_user_agent", UserAgent},
 	{"http_host", Host},
+	{"ssl_protocol", TLSVersion},
+	{"ssl_cipher", TLSCipher},
+	{"ssl_server_name", SNI},
+	{"ssl_client_s_dn", ClientCert},
 }
 
 // headerPrefix precedes the name of a request's field, dashes as underscores.

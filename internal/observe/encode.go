@@ -60,6 +60,9 @@ func appendKeys(b []byte, r *Record, query bool) ([]byte, bool) {
 	if r.TLS {
 		b = append(b, `,"tls":true`...)
 	}
+	if r.Session != nil {
+		b = text(b, `,"client_cert":"`, r.Session.ClientCert, maxLogText, &cut)
+	}
 	b = append(b, `,"status":`...)
 	b = strconv.AppendInt(b, int64(r.code()), 10)
 	b = append(b, `,"reason":"`...)

@@ -4,6 +4,7 @@ package observe
 
 import (
 	"bytes"
+	"crypto/tls"
 	"math"
 	"net/netip"
 	"strconv"
@@ -161,7 +162,45 @@ func (f *form) text(b []byte, p *logline.Piece, r *Record) []byte {
 	case logline.Header:
 		return escape(b, p.Plain, requestField(r, p.Header), maxLogText)
 	default:
+		return session(b, p, r.Session)
+	}
+}
+
+// session appends the values of a client's TLS.
+func session(b []byte, p *logline.Piece, s *Session) []byte {
+	if s == nil {
 		return b
+	}
+	switch p.Field {
+	case logline.TLSVersion:
+		return append(b, versionName(s.Version)...)
+	case logline.TLSCipher:
+		if s.Suite == 0 {
+			return b
+		}
+		return append(b, tls.CipherSuiteName(s.Suite)...)
+	case logline.TLSResumed:
+		return strconv.AppendBool(b, s.Resumed)
+	case logline.SNI:
+		return escape(b, p.Plain, s.Name, maxLogText)
+	case logline.ClientCert:
+		return escape(b, p.Plain, s.ClientCert, maxLogText)
+	case logline.ClientCertHash:
+		return append(b, s.ClientCertHash...)
+	default:
+		return b
+	}
+}
+
+// versionName is what OpenSSL, and nginx after it, call a version.
+func versionName(v uint16) string {
+	switch v {
+	case tls.VersionTLS12:
+		return "TLSv1.2"
+	case tls.VersionTLS13:
+		return "TLSv1.3"
+	default:
+		return ""
 	}
 }
 
@@ -240,6 +279,10 @@ func (f *form) cuts(r *Record) bool {
 			n = len(f.referer(r))
 		case logline.Header:
 			n = len(requestField(r, p.Header))
+		case logline.ClientCert:
+			if r.Session != nil {
+				n = len(r.Session.ClientCert)
+			}
 		}
 		if n > most {
 			return true

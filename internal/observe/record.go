@@ -33,7 +33,8 @@ type Record struct {
 	Start        balance.Instant // when the head was complete
 	Major, Minor uint8           // HTTP version spoken by the client
 	TLS          bool
-	Tunnel       bool // switched protocols: Total is the tunnel's life and enters no latency histogram
+	Session      *Session // of TLS; nil: none, or nobody has asked
+	Tunnel       bool     // switched protocols: Total is the tunnel's life and enters no latency histogram
 
 	Status int            // sent to the client; 0: none was (the reason's own status is used)
 	Reason message.Reason // how it ended
@@ -58,6 +59,16 @@ type Record struct {
 	BytesOut int64 // content sent to the client
 
 	Detail string // a few words beyond the reason; never from a secret field
+}
+
+// Session is what a log can say of a client's TLS. It is immutable.
+type Session struct {
+	Version, Suite uint16 // as crypto/tls numbers them; 0: unknown
+	Resumed        bool
+	Name           string // the server name that the client asked for; empty: none
+	// ClientCert is the subject of the certificate that the client showed, verified;
+	// ClientCertHash the SHA-256 of the certificate, in hexadecimal. Empty: none.
+	ClientCert, ClientCertHash string
 }
 
 // Try is an attempt that another one followed.
