@@ -61,6 +61,7 @@ var walls = []wall{
 	{dir: "internal/handover", ours: []string{}, stdlib: true},
 	{dir: "internal/systemd", ours: []string{}},
 	{dir: "internal/demo", ours: []string{}, stdlib: true},
+	{dir: "internal/websocket", ours: []string{}, stdlib: true, pure: true},
 	{dir: "internal/weirtest", ours: []string{}, stdlib: true},
 	{dir: "cmd/weir", ours: []string{"balance", "internal/admin", "internal/config", "internal/demo", "internal/doctor", "internal/engine", "internal/handover", "internal/inputfile", "internal/lint", "internal/listen", "internal/sim", "internal/systemd", "pool"}},
 }
