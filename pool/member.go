@@ -121,6 +121,8 @@ type coreState struct {
 	passed    bool            // some probe has
 	failRun   int             // failed probes in a row
 	failSince balance.Instant // when the first of them was sent
+	ownFails  int             // of the probes before them: how many failed
+	ownPasses int             // and passed
 	notReady  bool            // counted among those that turned not_ready lately
 	seen      uint64          // the last Update that named it
 	watched   bool            // on the list for the rule of 5xx shares

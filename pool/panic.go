@@ -280,7 +280,7 @@ func (c *core) reckonShared(now balance.Instant, t *tier) {
 	case !t.shared && n[notReady] > 0 && float64(t.latelyLive) > most+1e-9 && c.trafficSucceeds(now, window):
 		t.shared = true
 		t.sharedWhy = fmt.Sprintf("%d of %d turned not_ready within %v while traffic succeeds", t.latelyLive, int(total), window)
-		t.correlated = correlation{} // named anew, with these words
+		t.correlated.why = "" // named anew, with these words
 		c.dirty, c.alarm.together = true, true
 	case t.shared && float64(n[notReady]) <= most+1e-9:
 		t.shared = false

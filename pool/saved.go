@@ -87,6 +87,9 @@ type SavedProbe struct {
 	Passed  bool       `json:"passed,omitempty"`  // some probe has
 	Failed  int        `json:"failed,omitempty"`  // in a row
 	Failing health.Age `json:"failing,omitempty"` // since when
+
+	OwnFails  int `json:"own_fails,omitempty"` // of those before
+	OwnPasses int `json:"own_passes,omitempty"`
 }
 
 // SavedFacts is what connections have shown.
@@ -188,6 +191,12 @@ type SavedTier struct {
 	Shared bool     `json:"shared,omitempty"`
 	Spent  bool     `json:"spent,omitempty"`
 	Zones  []string `json:"zones,omitempty"` // that are spent
+
+	Correlated string     `json:"correlated,omitempty"` // what its probes fail together for
+	Why        string     `json:"why,omitempty"`
+	Calm       health.Age `json:"calm,omitempty"`  // since when too few do
+	Named      int        `json:"named,omitempty"` // how often they did of late
+	Over       health.Age `json:"over,omitempty"`  // when they last ceased to
 }
 
 // SavedBudget is what the retry budget has counted.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/weirlb/weir/balance"
 	"github.com/weirlb/weir/health"
@@ -29,10 +30,18 @@ func (s *Saved) check() string {
 	for i := range st.Sums {
 		ok = ok && st.Sums[i].check()
 	}
+	for i := range s.Tiers {
+		ok = ok && s.Tiers[i].check()
+	}
 	if !ok {
 		return savedOutside
 	}
 	return ""
+}
+
+func (s *SavedTier) check() bool {
+	named := s.Correlated == "" || slices.Contains(CorrelatedKinds(), s.Correlated) && s.Named > 0 && s.Calm.Known()
+	return named && validAges(s.Calm, s.Over) && s.Named >= 0 && s.Named <= correlatedHolds+1 && len(s.Why) <= 1<<16
 }
 
 func (s *SavedSum) check() bool {
@@ -93,7 +102,8 @@ func (s *SavedBackend) check() error {
 		{"signs", g.check(s.Count.Answers)},
 		{"slow", within(s.Slow.LimitNS)},
 		{"learned", fine(s.Learned.Level) && fine(s.Learned.Evidence)},
-		{"probe", s.Probe.Count < savedCounts && s.Probe.Failed >= 0 && s.Probe.Failed <= maxFailRun && s.Probe.Failing.Known() == (s.Probe.Failed > 0)},
+		{"probe", s.Probe.Count < savedCounts && s.Probe.Failed >= 0 && s.Probe.Failed <= maxFailRun && s.Probe.OwnFails >= 0 && s.Probe.OwnPasses >= 0 && max(s.Probe.OwnFails, s.Probe.OwnPasses) <= ownProbes &&
+			s.Probe.Failing.Known() == (s.Probe.Failed > 0)},
 	} {
 		if !c.ok {
 			return fmt.Errorf("%s cannot be", c.what)

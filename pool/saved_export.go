@@ -69,13 +69,14 @@ func (c *core) export(now balance.Instant) Saved {
 	slices.SortFunc(s.Overrides, func(a, b SavedOverride) int { return cmp.Compare(a.ID, b.ID) })
 	for _, t := range c.tiers {
 		x := SavedTier{Level: t.level, Shared: t.shared, Spent: t.spent}
+		t.exportNamed(now, &x)
 		for name, spent := range t.zones {
 			if spent {
 				x.Zones = append(x.Zones, name)
 			}
 		}
 		slices.Sort(x.Zones)
-		if x.Shared || x.Spent || x.Zones != nil {
+		if x.Shared || x.Spent || x.Zones != nil || x.Named > 0 {
 			s.Tiers = append(s.Tiers, x)
 		}
 	}
@@ -136,7 +137,7 @@ func (m *member) export(now balance.Instant, out *SavedBackend) {
 		},
 		Probe: SavedProbe{
 			Started: age(now, s.started, s.probes > 0), Count: s.probes, Again: s.again, First: s.round,
-			Passed: s.passed, Failed: s.failRun, Failing: age(now, s.failSince, s.failRun > 0),
+			Passed: s.passed, Failed: s.failRun, Failing: age(now, s.failSince, s.failRun > 0), OwnFails: s.ownFails, OwnPasses: s.ownPasses,
 			Next: age(now, s.timers[timerProbe].at, s.timers[timerProbe].pos != 0),
 		},
 	}

@@ -99,7 +99,7 @@ func (c *core) restore(now balance.Instant, r *restoring) {
 	// At once: requests must not meet an old weight because something was
 	// published a moment ago.
 	c.published, c.composed = now.Add(-time.Second), now.Add(-time.Second)
-	c.alarm.stale, c.alarm.together, c.dirty, c.stats.inWindow = true, true, true, false
+	c.alarm.stale, c.dirty, c.stats.inWindow = true, true, false
 }
 
 // remember gives a new member what was saved of it, if anything was.
@@ -288,6 +288,7 @@ func (c *core) restoreProbe(now, base balance.Instant, m *member, p *SavedProbe,
 		c.awaited--
 	}
 	s.probes = p.Count
+	s.ownFails, s.ownPasses = p.OwnFails, p.OwnPasses
 	if s.passed, s.failRun = p.Passed, p.Failed; s.failRun > 0 {
 		s.failSince = min(p.Failing.At(base), now)
 	}
@@ -342,6 +343,7 @@ func (c *core) restorePool(now balance.Instant, r *restoring) {
 				}
 				t.zones[z] = true
 			}
+			t.restoreNamed(now, r.base, x)
 		}
 	}
 	c.restoreStats(now, r.base, &s.Stats)

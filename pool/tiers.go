@@ -40,8 +40,9 @@ type tier struct {
 	shared      bool // not_ready is taken for a shared dependency
 	sharedWhy   string
 	correlated  correlation // what its probes fail together for
-	total       int         // members that the threshold counts against
-	floored     int         // members that the floor keeps in
+	named       named
+	total       int // members that the threshold counts against
+	floored     int // members that the floor keeps in
 	flooredMass uint64
 
 	lately     []turned // members that turned not_ready within fall x interval
