@@ -3,7 +3,6 @@
 package admin
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -33,6 +32,12 @@ type Event struct {
 	Text    string    `json:"text"`
 }
 
+// rememberedEvents are the events without those to come.
+type rememberedEvents struct {
+	Epoch  string  `json:"epoch"` // the run of the process that numbers belong to
+	Events []Event `json:"events"`
+}
+
 const (
 	maxFeeds      = 8 // of the address's connections; the others stay for calls
 	feedHeartbeat = 15 * time.Second
@@ -44,7 +49,7 @@ const (
 // The id of each is EPOCH-SEQ; a client that comes back with it as Last-Event-ID
 // gets what it missed, as far as that is remembered. A new one gets all that is
 // remembered, or the last N with ?last=N. A comment each 15 s keeps the connection
-// from idling.
+// from idling. With ?follow=0 what is remembered is one JSON document instead.
 type feed struct {
 	src       EventSource
 	open      atomic.Int32
@@ -73,6 +78,22 @@ func (f *feed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		last = n
+	}
+	switch follow := r.URL.Query().Get("follow"); follow {
+	case "", "1", "true":
+	case "0", "false":
+		list, _ := f.src.FollowEvents(0)
+		if last >= 0 {
+			list = list[max(len(list)-last, 0):]
+		}
+		if list == nil {
+			list = []Event{}
+		}
+		writeJSON(w, rememberedEvents{Epoch: f.src.EventEpoch(), Events: list})
+		return
+	default:
+		problem(w, http.StatusBadRequest, CodeBadBody, fmt.Sprintf("follow is %q: use 1 or 0", follow))
+		return
 	}
 	if f.open.Add(1) > maxFeeds {
 		f.open.Add(-1)
@@ -156,7 +177,7 @@ func (o *feedWriter) text(s string) {
 }
 
 func (o *feedWriter) event(epoch string, e *Event) {
-	body, err := json.Marshal(e)
+	body, err := encoded(e)
 	if err != nil { // texts, numbers and a time: cannot happen
 		o.err = err
 		return

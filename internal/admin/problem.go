@@ -3,6 +3,7 @@
 package admin
 
 import (
+	"bytes"
 	"encoding/json"
 	"net/http"
 )
@@ -44,7 +45,7 @@ const (
 )
 
 func problem(w http.ResponseWriter, status int, code, detail string) {
-	body, err := json.Marshal(Problem{
+	body, err := encoded(Problem{
 		Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: detail, Code: code,
 	})
 	if err != nil { // a struct of strings and a number: cannot happen
@@ -56,10 +57,20 @@ func problem(w http.ResponseWriter, status int, code, detail string) {
 	_, _ = w.Write(append(body, '\n')) // the client may be gone; nobody else to tell
 }
 
+// encoded is JSON for people too: "->" stays as it is, as no answer is ever part
+// of a page.
+func encoded(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(v)
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
+}
+
 func writeJSON(w http.ResponseWriter, v any) { writeJSONAs(w, http.StatusOK, v) }
 
 func writeJSONAs(w http.ResponseWriter, status int, v any) {
-	body, err := json.Marshal(v)
+	body, err := encoded(v)
 	if err != nil {
 		problem(w, http.StatusInternalServerError, CodeInternal, err.Error())
 		return

@@ -303,7 +303,7 @@ func (p *livePool) sayChangeLocked(before, held int, c discover.Change) {
 }
 
 func (p *livePool) event(text string) {
-	p.driver.engine.events.add(Event{At: time.Now(), Pool: p.name, Text: text})
+	p.driver.engine.events.add(Event{At: time.Now(), Kind: "discovery", Pool: p.name, Text: text})
 }
 
 // undiscovered reports whether the pool waits for the first answer of its source

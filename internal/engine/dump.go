@@ -117,11 +117,13 @@ func maskedRequest(raw json.RawMessage) json.RawMessage {
 	if d.Decode(&v) != nil {
 		return json.RawMessage(`"` + config.Masked + `"`)
 	}
-	out, err := json.Marshal(maskedValue("", v))
-	if err != nil {
+	var out bytes.Buffer
+	enc := json.NewEncoder(&out)
+	enc.SetEscapeHTML(false) // "->" is for people
+	if err := enc.Encode(maskedValue("", v)); err != nil {
 		return json.RawMessage(`"` + config.Masked + `"`)
 	}
-	return out
+	return bytes.TrimSuffix(out.Bytes(), []byte("\n"))
 }
 
 func maskedValue(name string, v any) any {
