@@ -246,17 +246,7 @@ func (c *ChunkReader) finishTrailers() *Error {
 	if end != len(c.trailer) {
 		return errBareCR
 	}
-	for i := range c.fields.Len() {
-		switch c.fields.ID(i) {
-		case message.LoadReport, message.LoadReportBin: // a trailer is where they are made for
-		case message.Other:
-			if notInTrailer(c.fields.Name(i)) {
-				c.fields.Remove(i)
-			}
-		default:
-			c.fields.Remove(i)
-		}
-	}
+	FilterTrailers(&c.fields)
 	c.state = chunksDone
 	return nil
 }

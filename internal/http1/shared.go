@@ -90,6 +90,22 @@ func isSpace(c byte) bool { return c == ' ' || c == '\t' }
 // ParseLength reads the value of Content-Length.
 func ParseLength(v []byte) (int64, *Error) { return parseLength(v) }
 
+// FilterTrailers removes what no trailer may say: framing, routing, identity and
+// everything else that weir looks at, but for load reports.
+func FilterTrailers(f *message.Fields) {
+	for i := range f.Len() {
+		switch f.ID(i) {
+		case message.LoadReport, message.LoadReportBin: // a trailer is where they are made for
+		case message.Other:
+			if notInTrailer(f.Name(i)) {
+				f.Remove(i)
+			}
+		default:
+			f.Remove(i)
+		}
+	}
+}
+
 // Fields is the greatest number of field lines, HeaderBytes the greatest size
 // of a head: the limits, or their defaults.
 func (l *Limits) Fields() int { return l.fields() }

@@ -354,7 +354,7 @@ func (e *exchange) pause(f *Failure) bool {
 // read from the client, reading notices by itself.
 func (e *exchange) watchClient() {
 	if !e.body.running() {
-		e.w.begin(e.d.Conn())
+		e.w.begin(e.d)
 	}
 }
 

@@ -44,7 +44,8 @@ type Downstream interface {
 	WriteTrailers(t *message.Fields) error
 
 	// Conn leads to the connection for splicing, tunnels and the abort watch;
-	// nil where the exchange does not own one.
+	// nil where the exchange does not own one: then OnAbort, which netconn.Conn
+	// has, is to be a method of the Downstream itself.
 	Conn() *netconn.Conn
 	// Spliceable reports how many bytes of content are still to come and that
 	// they lie raw on a plain connection, none of them buffered. It sets the read

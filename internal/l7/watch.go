@@ -39,9 +39,29 @@ type watch struct {
 	abort chan struct{} // guarded by mu: closed when the client leaves; nil: nobody asked
 }
 
+// leaver tells when a client has left: a connection, or a codec whose exchanges
+// own none.
+type leaver interface {
+	// OnAbort is as netconn.Conn's.
+	OnAbort(fn func()) netconn.AbortWatch
+}
+
+// leaverOf returns who tells of a client's leaving; nil when nobody can.
+func leaverOf(d Downstream) leaver {
+	if c := d.Conn(); c != nil {
+		return c
+	}
+	l, _ := d.(leaver)
+	return l
+}
+
 // begin starts watching, unless it is on already.
-func (w *watch) begin(c *netconn.Conn) {
-	if w.armed || c == nil {
+func (w *watch) begin(d Downstream) {
+	if w.armed {
+		return
+	}
+	c := leaverOf(d)
+	if c == nil {
 		return
 	}
 	if w.leave == nil {

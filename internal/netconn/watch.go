@@ -21,6 +21,10 @@ type AbortWatch struct {
 	stop func() bool
 }
 
+// WatchOf makes a watch of something else that hears of a peer's abort, such as a
+// stream among others on one connection. stop is Stop.
+func WatchOf(stop func() bool) AbortWatch { return AbortWatch{stop: stop} }
+
 // OnAbort calls fn once when the peer resets the connection or hangs up with an
 // error (from another goroutine), or when Abort or Close is called here (from
 // within the call).

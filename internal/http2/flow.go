@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package http2
+
+import "sync/atomic"
+
+// What a peer may send before it is told to go on. A stream's window begins
+// small and grows while its content is taken as fast as it comes. The
+// connection's is given back as content arrives, whoever will take it: a stream
+// that is not read from holds up itself alone.
+const (
+	firstWindow = 64 << 10
+	mostWindow  = 1 << 20
+	leastWindow = 16 << 10 // under pressure
+	connWindow  = 4 << 20
+)
+
+// Budget bounds the content that connections hold in memory, those of all
+// listeners together. The zero value has no limit. It is safe for concurrent use.
+type Budget struct {
+	most, used atomic.Int64
+}
+
+// SetLimit changes the limit, in bytes; 0 means none.
+func (b *Budget) SetLimit(n int64) { b.most.Store(n) }
+
+// Limit returns the limit; 0 means none.
+func (b *Budget) Limit() int64 { return b.most.Load() }
+
+// Used returns the bytes that are held.
+func (b *Budget) Used() int64 { return b.used.Load() }
+
+func (b *Budget) add(n int) {
+	if b != nil && n != 0 {
+		b.used.Add(int64(n))
+	}
+}
+
+// pressure is the part of the budget that is in use: 0 none of it, 1 and above all.
+func (b *Budget) pressure() float64 {
+	if b == nil {
+		return 0
+	}
+	most := b.most.Load()
+	if most <= 0 {
+		return 0
+	}
+	return float64(b.used.Load()) / float64(most)
+}
+
+// full reports that nothing more should be held.
+func (b *Budget) full() bool { return b.pressure() >= 1 }
+
+// recvWindow is what a peer may still send on a stream. Worked example: of 64 KiB
+// all have arrived and were taken; half of that would have been worth an update,
+// so the peer has waited at most for the way there and back, and the window
+// doubles. With half of the budget in use it does not grow, with three quarters
+// it is given back up to 16 KiB only.
+type recvWindow struct {
+	open  int // what the peer may send
+	held  int // arrived and not yet taken
+	size  int // what open and held are filled up to
+	taken int // since size changed
+}
+
+func newRecvWindow(size int) recvWindow { return recvWindow{open: size, size: size} }
+
+// arrive takes n bytes off. It reports false when there are more than may be.
+func (w *recvWindow) arrive(n int) bool {
+	if n > w.open {
+		return false
+	}
+	w.open -= n
+	w.held += n
+	return true
+}
+
+// take notes that n bytes have been taken, and returns what is to be given back
+// to the peer: 0 while that is too little to be worth a frame.
+func (w *recvWindow) take(n int, b *Budget) int {
+	w.held -= n
+	w.taken += n
+	size, p := w.size, b.pressure()
+	switch {
+	case p >= 0.75:
+		size = leastWindow
+	case p < 0.5 && w.taken >= w.size && w.size < mostWindow && w.open < w.size/2:
+		w.size, w.taken = 2*w.size, 0
+		size = w.size
+	}
+	back := size - w.held - w.open
+	if back < size/2 {
+		return 0
+	}
+	w.open += back
+	return back
+}
+
+// sendWindow is what may be sent; it may be negative after SETTINGS (RFC 9113
+// section 6.9.2).
+type sendWindow int64
+
+// add changes it and reports that it is within bounds.
+func (w *sendWindow) add(n int64) bool {
+	*w += sendWindow(n)
+	return *w <= maxWindow
+}

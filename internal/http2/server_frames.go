@@ -1,0 +1,496 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package http2
+
+import (
+	"slices"
+
+	"golang.org/x/net/http2"
+)
+
+// readPayload reads what is behind a frame's header, and does what it says.
+func (c *conn) readPayload(fh http2.FrameHeader) error {
+	f, err := c.fr.ReadFrameForHeader(fh)
+	if err != nil {
+		return readFault(err)
+	}
+	switch f := f.(type) {
+	case *http2.HeadersFrame:
+		return c.readHeaders(f)
+	case *http2.ContinuationFrame:
+		return c.readContinuation(f)
+	case *http2.WindowUpdateFrame:
+		return c.readWindow(f)
+	case *http2.RSTStreamFrame:
+		return c.readReset(f)
+	case *http2.SettingsFrame:
+		return c.readSettings(f)
+	case *http2.PingFrame:
+		return c.readPing(f)
+	case *http2.GoAwayFrame:
+		return c.pay(costPriority, CausePriority) // the client opens no more: it says so for nothing
+	case *http2.PriorityFrame:
+		if f.StreamDep == f.StreamID {
+			return &streamFault{f.StreamID, CodeProtocol}
+		}
+		return c.pay(costPriority, CausePriority)
+	case *http2.PushPromiseFrame:
+		return protocolError("PUSH_PROMISE of a client")
+	}
+	return c.pay(costPriority, CausePriority) // unknown types are ignored (section 4.1)
+}
+
+// readHeaders begins a header block.
+func (c *conn) readHeaders(f *http2.HeadersFrame) error {
+	if f.StreamID%2 == 0 {
+		return protocolError("stream of an even number")
+	}
+	c.opening = opening{stream: f.StreamID, end: f.StreamEnded(), selfDep: f.HasPriority() && f.Priority.StreamDep == f.StreamID}
+	if f.HeadersEnded() {
+		o := c.opening
+		c.opening = opening{}
+		return c.headers(o, f.HeaderBlockFragment())
+	}
+	c.block = append(c.block[:0], f.HeaderBlockFragment()...)
+	return c.blockFits()
+}
+
+// readContinuation goes on with it. The framer has seen to the order of frames.
+func (c *conn) readContinuation(f *http2.ContinuationFrame) error {
+	if len(f.HeaderBlockFragment()) == 0 && !f.HeadersEnded() {
+		if err := c.pay(costEmpty, CauseEmpty); err != nil {
+			return err
+		}
+	}
+	c.block = append(c.block, f.HeaderBlockFragment()...)
+	if err := c.blockFits(); err != nil {
+		return err
+	}
+	if !f.HeadersEnded() {
+		return nil
+	}
+	o, block := c.opening, c.block
+	c.opening = opening{}
+	err := c.headers(o, block)
+	if cap(c.block) > maxFrame {
+		c.block = nil
+	}
+	return err
+}
+
+// blockFits bounds a block before it is known what is in it. Compressed it is
+// hardly ever larger than what it says.
+func (c *conn) blockFits() error {
+	if len(c.block) > c.set.Limits.HeaderBytes()+maxFrame {
+		return calmFault(CauseHeaders)
+	}
+	return nil
+}
+
+// readWindow lets more be sent.
+func (c *conn) readWindow(f *http2.WindowUpdateFrame) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.payLocked(costWindow, CauseWindow); err != nil {
+		return err
+	}
+	if f.StreamID == 0 {
+		if !c.send.add(int64(f.Increment)) {
+			return &ConnError{Code: CodeFlowControl, Detail: "window of the connection too large"}
+		}
+		c.grantLocked()
+		return nil
+	}
+	s := c.streams[f.StreamID]
+	switch {
+	case s != nil:
+		if !s.send.add(int64(f.Increment)) {
+			return &streamFault{f.StreamID, CodeFlowControl}
+		}
+		s.wakeWriter()
+	case c.isIdle(f.StreamID):
+		return protocolError("WINDOW_UPDATE on an idle stream")
+	}
+	return nil
+}
+
+// isIdle reports a stream that has not been opened. Called under mu.
+func (c *conn) isIdle(id uint32) bool { return id%2 == 0 || id > c.lastID }
+
+// readReset ends a stream.
+func (c *conn) readReset(f *http2.RSTStreamFrame) error {
+	c.mu.Lock()
+	if c.isIdle(f.StreamID) {
+		c.mu.Unlock()
+		return protocolError("RST_STREAM on an idle stream")
+	}
+	s := c.streams[f.StreamID]
+	cost := costLateReset
+	var leave func()
+	if s != nil {
+		if c.now.Sub(s.born) < soon {
+			cost = costReset
+		}
+		leave = s.dieLocked(errReset)
+		delete(c.streams, f.StreamID)
+	}
+	err := c.payLocked(cost, CauseReset)
+	c.mu.Unlock()
+	if leave != nil {
+		leave()
+	}
+	return err
+}
+
+// readSettings takes the client's settings over.
+func (c *conn) readSettings(f *http2.SettingsFrame) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if f.IsAck() {
+		if c.settled {
+			return c.payLocked(costSettings, CauseSettings)
+		}
+		c.settled = true
+		return nil
+	}
+	if err := c.payLocked(costSettings+f.NumSettings()/8, CauseSettings); err != nil {
+		return err
+	}
+	for i := range f.NumSettings() {
+		set := f.Setting(i)
+		switch set.ID {
+		case http2.SettingInitialWindowSize:
+			if err := c.newInitial(set.Val); err != nil {
+				return err
+			}
+		case http2.SettingMaxFrameSize:
+			if set.Val < maxFrame || set.Val > 1<<24-1 {
+				return protocolError("SETTINGS_MAX_FRAME_SIZE out of bounds")
+			}
+		case http2.SettingEnablePush:
+			if set.Val > 1 {
+				return protocolError("SETTINGS_ENABLE_PUSH is neither 0 nor 1")
+			}
+		case http2.SettingEnableConnectProtocol:
+			if set.Val > 1 {
+				return protocolError("SETTINGS_ENABLE_CONNECT_PROTOCOL is neither 0 nor 1")
+			}
+		}
+	}
+	c.out = appendSettingsAck(c.room())
+	return nil
+}
+
+// newInitial changes the send windows of all streams by the difference (section
+// 6.9.2).
+func (c *conn) newInitial(v uint32) error {
+	if v > maxWindow {
+		return &ConnError{Code: CodeFlowControl, Detail: "SETTINGS_INITIAL_WINDOW_SIZE too large"}
+	}
+	diff := int64(v) - c.initial
+	c.initial = int64(v)
+	for _, s := range c.streams {
+		if !s.send.add(diff) {
+			return &ConnError{Code: CodeFlowControl, Detail: "window of a stream too large"}
+		}
+		s.wakeWriter()
+	}
+	return nil
+}
+
+// readPing answers.
+func (c *conn) readPing(f *http2.PingFrame) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if f.IsAck() {
+		if f.Data == leavePing && c.stage == leaveTold {
+			return c.leaveForGood()
+		}
+		return c.payLocked(costPing, CausePing)
+	}
+	if err := c.payLocked(costPing, CausePing); err != nil {
+		return err
+	}
+	c.out = appendPing(c.room(), true, f.Data)
+	return nil
+}
+
+// readData takes content in, piece by piece.
+func (c *conn) readData(fh http2.FrameHeader) error {
+	size, pad := int(fh.Length), 0
+	if fh.StreamID == 0 {
+		return protocolError("DATA on stream 0")
+	}
+	end := fh.Flags.Has(http2.FlagDataEndStream)
+	s, fault, err := c.beginData(fh.StreamID, size)
+	if err != nil {
+		return err
+	}
+	if fh.Flags.Has(http2.FlagDataPadded) {
+		if size == 0 {
+			return &ConnError{Code: CodeFrameSize, Detail: "DATA without the length of its padding"}
+		}
+		p, err := c.in.next(1)
+		if err != nil {
+			return err
+		}
+		size--
+		if pad = int(p[0]); pad > size {
+			return protocolError("more padding than DATA")
+		}
+		size -= pad
+	}
+	for left := size; left > 0; {
+		p, err := c.in.next(left)
+		if err != nil {
+			return err
+		}
+		left -= len(p)
+		if s != nil && fault == CodeNo {
+			fault = c.data(s, fh.StreamID, p)
+		}
+	}
+	for left := pad; left > 0; {
+		p, err := c.in.next(left)
+		if err != nil {
+			return err
+		}
+		left -= len(p)
+	}
+	if s != nil && fault == CodeNo {
+		fault, err = c.endData(s, fh.StreamID, int(fh.Length)-size, size, end)
+		if err != nil {
+			return err
+		}
+	}
+	if fault != CodeNo {
+		return &streamFault{fh.StreamID, fault}
+	}
+	return nil
+}
+
+// beginData accounts for a frame of DATA and finds its stream. No stream and no
+// fault: what comes is for one that weir has reset, and is dropped.
+func (c *conn) beginData(id uint32, size int) (*ServerStream, Code, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.isIdle(id) {
+		return nil, 0, protocolError("DATA on an idle stream")
+	}
+	// Whatever becomes of it: the connection's window is given back as it comes.
+	if c.recv += size; c.recv > connWindow {
+		return nil, 0, &ConnError{Code: CodeFlowControl, Detail: "more DATA than the connection's window"}
+	}
+	if c.recv >= connWindow/2 {
+		c.out = appendWindow(c.room(), 0, c.recv)
+		c.recv = 0
+	}
+	s := c.streams[id]
+	switch {
+	case s == nil && slices.Contains(c.resets[:], id):
+		return nil, CodeNo, c.payLocked(min(costEmpty, 1+costEmpty*64/(size+64)), CauseEmpty)
+	case s != nil && s.bad != nil:
+		return nil, CodeNo, nil // it is about to be reset
+	case s == nil || s.remote:
+		return nil, CodeStreamClosed, nil
+	case !s.window.arrive(size):
+		return s, CodeFlowControl, nil
+	}
+	return s, CodeNo, nil
+}
+
+// data keeps a piece for its stream.
+func (c *conn) data(s *ServerStream, id uint32, p []byte) Code {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.id != id || s.dead != nil {
+		return CodeNo // reset meanwhile
+	}
+	if s.sized {
+		if s.expect -= int64(len(p)); s.expect < 0 {
+			s.breakContent(errTooMuch)
+			return CodeNo
+		}
+	}
+	if s.unwanted || s.bad != nil {
+		s.window.take(len(p), nil) // dropped; the client hears of it at the end
+		return CodeNo
+	}
+	if b := c.srv.Budget; b.full() && s.content.size >= leastWindow {
+		return CodeEnhanceYourCalm
+	}
+	s.content.put(p)
+	s.received += int64(len(p))
+	c.srv.Budget.add(len(p))
+	c.calm.content(len(p))
+	s.wakeReader()
+	return CodeNo
+}
+
+// endData ends a frame of DATA: padding is taken at once.
+func (c *conn) endData(s *ServerStream, id uint32, padding, size int, end bool) (Code, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if size == 0 && !end {
+		if err := c.payLocked(costEmpty, CauseEmpty); err != nil {
+			return CodeNo, err
+		}
+	}
+	if s.id != id || s.dead != nil {
+		return CodeNo, nil
+	}
+	if padding > 0 {
+		c.giveBack(s, padding)
+	}
+	if end {
+		s.endContent()
+	}
+	return CodeNo, nil
+}
+
+// giveBack returns n bytes of a stream's window to the client. Called under mu.
+func (c *conn) giveBack(s *ServerStream, n int) {
+	if k := s.window.take(n, c.srv.Budget); k > 0 && !s.remote {
+		c.out = appendWindow(c.room(), s.id, k)
+	}
+}
+
+// resetStream resets a stream because of what the client did.
+func (c *conn) resetStream(id uint32, code Code) error {
+	c.mu.Lock()
+	var leave func()
+	if s := c.streams[id]; s != nil {
+		leave = s.dieLocked(errReset)
+		delete(c.streams, id)
+	}
+	c.resetLocked(id, code)
+	cause := CauseMadeReset
+	if code == CodeEnhanceYourCalm {
+		cause = CauseBuffered
+	}
+	err := c.payLocked(costMadeReset, cause)
+	c.mu.Unlock()
+	if leave != nil {
+		leave()
+	}
+	return err
+}
+
+// resetLocked sends RST_STREAM and remembers that.
+func (c *conn) resetLocked(id uint32, code Code) {
+	c.out = appendReset(c.room(), id, code)
+	c.resets[c.reset%len(c.resets)] = id
+	c.reset++
+}
+
+// headers does what a whole header block says: it opens a stream, or ends one
+// with trailers. Whatever it is worth, it must be decoded.
+func (c *conn) headers(o opening, block []byte) error {
+	c.mu.Lock()
+	s := c.streams[o.stream]
+	switch {
+	case o.stream > c.lastID:
+		return c.open(o, block)
+	case s == nil && !slices.Contains(c.resets[:], o.stream):
+		c.mu.Unlock()
+		return &ConnError{Code: CodeStreamClosed, Detail: "HEADERS on a closed stream"}
+	}
+	c.mu.Unlock()
+	if s == nil {
+		if err := c.skipBlock(block); err != nil {
+			return err
+		}
+		return c.pay(costEmpty, CauseEmpty)
+	}
+	return c.trailers(s, o, block)
+}
+
+// skipBlock decodes a block that nobody wants.
+func (c *conn) skipBlock(block []byte) error {
+	c.dec.begin(block)
+	var f entry
+	for {
+		if more, err := c.dec.next(&f); !more || err != nil {
+			return err
+		}
+	}
+}
+
+// open opens a stream. Called under mu, which it gives up.
+func (c *conn) open(o opening, block []byte) error {
+	c.set = c.srv.now()
+	c.stallBy = c.set.Timeouts.Write
+	if c.stage == leaveFinal { // it is not to be answered: the client repeats it elsewhere
+		c.mu.Unlock()
+		return c.skipBlock(block)
+	}
+	c.lastID = o.stream
+	if c.running >= c.most || c.srv.Budget.full() && !o.end {
+		c.mu.Unlock()
+		if err := c.skipBlock(block); err != nil {
+			return err
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.resetLocked(o.stream, CodeRefusedStream)
+		return c.payLocked(costRefused, CauseRefused)
+	}
+	s := c.newStream(o)
+	c.mu.Unlock()
+	if c.first.Load() {
+		c.first.Store(false)
+	}
+	e, err := s.readHead(&c.dec, block, &c.set.Limits)
+	if err != nil {
+		c.serving.Done()
+		return err
+	}
+	c.mu.Lock()
+	if c.stage == staying && c.oldAt != 0 && c.now >= c.oldAt {
+		c.leaveLocked()
+	}
+	if o.selfDep && e == nil {
+		e = bad("stream depends on itself")
+	}
+	if e != nil {
+		c.mu.Unlock()
+		return s.refuse(e)
+	}
+	c.streams[o.stream] = s
+	c.mu.Unlock()
+	c.srv.workers.start(s)
+	return nil
+}
+
+// trailers ends a stream's content with trailers.
+func (c *conn) trailers(s *ServerStream, o opening, block []byte) error {
+	c.mu.Lock()
+	if s.remote || !o.end || s.tunnel {
+		code := CodeStreamClosed
+		if !s.remote {
+			code = CodeProtocol // trailers that do not end the stream
+		}
+		c.mu.Unlock()
+		if err := c.skipBlock(block); err != nil {
+			return err
+		}
+		return &streamFault{o.stream, code}
+	}
+	c.mu.Unlock()
+	// The stream's exchange does not look at trailers before the content's end.
+	e, err := s.readTrailers(&c.dec, block)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.id != o.stream || s.dead != nil {
+		return nil
+	}
+	if e != nil {
+		s.breakContent(e)
+		return nil
+	}
+	s.endContent()
+	return nil
+}
