@@ -148,13 +148,21 @@ func startProxy(t *testing.T, args ...string) *weir {
 // stand for the addresses.
 func startRun(t *testing.T, yaml string) *weir {
 	t.Helper()
+	return startRunUnder(t, nil, yaml)
+}
+
+// startRunUnder is startRun by a program that replaces itself by what it is
+// given, such as prlimit --nofile=256.
+func startRunUnder(t *testing.T, under []string, yaml string) *weir {
+	t.Helper()
 	w := &weir{addr: freeAddr(t), admin: freeAddr(t)}
 	file := filepath.Join(t.TempDir(), "weir.yaml")
 	yaml = strings.NewReplacer("${LISTEN}", w.addr, "${ADMIN}", w.admin).Replace(yaml)
 	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w.process = spawn(t, binary, "run", "-c", file)
+	args := append(under, binary, "run", "-c", file)
+	w.process = spawn(t, args[0], args[1:]...)
 	waitListening(t, w.process, w.addr)
 	waitListening(t, w.process, w.admin)
 	return w

@@ -63,6 +63,7 @@ type Engine struct {
 	prober  *probe.Prober
 	names   *upstream.Resolver
 	memory  *memory
+	relief  relief
 	bugs    uint64 // leases finished twice in this process before
 	// inherited: another process served here a moment ago.
 	inherited bool
@@ -129,6 +130,7 @@ func New(plan *config.Plan, opt Options) (*Engine, error) {
 	e.names = upstream.NewResolver()
 	e.prober = probe.New(probe.Options{Version: opt.Version, Observe: e.metrics.Probe, Resolve: e.names.Lookup})
 	e.memory = newMemory(e.log)
+	e.relief.log, e.relief.thin = e.log, e.thinKept
 	var err error
 	if e.front, err = newFront(e, plan); err != nil {
 		return nil, errors.Join(err, e.Close())

@@ -68,6 +68,7 @@ func (f *front) options(cfg *config.Listener) listen.Options {
 		Logger:    e.log,
 		OnRefused: func(r listen.Refusal) { e.refused(name, r) },
 		OnPanic:   func(v any, stack []byte) { e.bugAt("connection", v, stack) },
+		Relieve:   e.relief.one,
 	}
 	if t := cfg.TLS; t != nil {
 		opt.TLS = &listen.TLSOptions{MinVersion: t.MinVersion}

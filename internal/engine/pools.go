@@ -107,7 +107,9 @@ func (d *driver) newTarget(b *balance.Backend) (*target, error) {
 	}
 	t := &target{address: u.Host, https: u.Scheme == "https", learned: func(idle time.Duration) { d.sayLearned(b.ID(), idle) }}
 	set := d.set.Load()
-	t.up = upstream.NewTarget(set.upstream(d.engine.names, t))
+	opt := set.upstream(d.engine.names, t)
+	opt.Relieve = d.engine.relief.one
+	t.up = upstream.NewTarget(opt)
 	t.Target = l7.OverHTTP1(t.up)
 	t.setProbe(set)
 	return t, nil

@@ -49,7 +49,7 @@ func (d *door) accepted(nc net.Conn, t *turn) bool {
 		return true
 	}
 	d.note(set, why, "connection refused at a ceiling", "open", l.Connections(), "process", set.opt.Gate.Open())
-	l.refuse(set, nc)
+	l.refuse(set, nc, why)
 	if why == ClientLimit {
 		return true // one client's excess is no reason to make others wait
 	}
@@ -65,6 +65,8 @@ func (d *door) failed(err error) {
 	why := AcceptFailed
 	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
 		why = NoFiles
+		d.l.files.Look()
+		d.l.set.Load().relieved() // those who wait come in with what that gave
 	}
 	d.note(d.l.set.Load(), why, "cannot accept", "error", err)
 }
@@ -80,11 +82,17 @@ func (d *door) note(set *settings, r Refusal, msg string, args ...any) {
 
 // admit judges one accepted connection.
 func (l *Listener) admit(set *settings, nc net.Conn, client netip.Addr) (why Refusal, counted, ok bool) {
-	if s, ok := nc.(syscall.Conn); ok && l.files > 2*Reserve && netconn.Descriptor(s) >= l.files-Reserve {
+	if s, ok := nc.(syscall.Conn); ok && l.files.Reserved(netconn.Descriptor(s)) && !set.relieved() {
 		return NoFiles, false, false
+	}
+	if set.opt.Short != nil && set.opt.Short() {
+		return NoMemory, false, false
 	}
 	return l.enter(set, client)
 }
+
+// relieved reports that somebody gave a descriptor back for this connection.
+func (s *settings) relieved() bool { return s.opt.Relieve != nil && s.opt.Relieve() }
 
 // rest pauses at a ceiling until a place is free, the pause is over, or there is
 // something else to do.
@@ -105,14 +113,14 @@ func (l *Listener) rest(set *settings, t *turn) {
 
 // refuse ends a connection that is over a ceiling: a plain one with an answer,
 // a TLS one without a handshake. It never waits.
-func (l *Listener) refuse(set *settings, nc net.Conn) {
+func (l *Listener) refuse(set *settings, nc net.Conn, why Refusal) {
 	if set.certs != nil {
 		_ = nc.Close()
 		return
 	}
 	// The socket is fresh, so the answer fits its buffer: the write cannot wait.
 	_ = nc.SetDeadline(time.Now().Add(lingerTime))
-	_, err := nc.Write(set.refusal)
+	_, err := nc.Write(set.refusal[why])
 	half, ok := nc.(interface{ CloseWrite() error })
 	if err != nil || !ok || half.CloseWrite() != nil {
 		_ = nc.Close()
@@ -131,9 +139,23 @@ func (l *Listener) refuse(set *settings, nc net.Conn) {
 	})
 }
 
-// refusalText is the whole answer at a ceiling.
-func refusalText(after time.Duration) []byte {
-	const body = "weir: 503 conn_limit: too many connections\n"
+// refusalText has the whole answers to those who are not admitted.
+func refusalText(after time.Duration) (all [refusals][]byte) {
+	for r := range refusals {
+		switch r {
+		case NoFiles:
+			all[r] = refuseFor(after, "local_files: no descriptor left")
+		case NoMemory:
+			all[r] = refuseFor(after, "local_memory: no memory left")
+		default:
+			all[r] = refuseFor(after, "conn_limit: too many connections")
+		}
+	}
+	return all
+}
+
+func refuseFor(after time.Duration, why string) []byte {
+	body := "weir: 503 " + why + "\n"
 	secs := int64((after + time.Second - 1) / time.Second)
 	return fmt.Appendf(nil, "HTTP/1.1 503 Service Unavailable\r\nRetry-After: %d\r\nConnection: close\r\n"+
 		"Content-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\n\r\n%s", secs, len(body), body)

@@ -27,7 +27,7 @@ import (
 type Listener struct {
 	// Constant after Listen.
 	sockets *Sockets
-	files   int // RLIMIT_NOFILE
+	files   netconn.Files // safe for concurrent use by itself
 	crypto  *netconn.Turns
 	linger  chan struct{}
 	stop    chan struct{}
@@ -57,8 +57,8 @@ type Listener struct {
 // were in force when it was accepted.
 type settings struct {
 	opt     Options
-	certs   *certStore // nil for plain
-	refusal []byte     // the whole 503
+	certs   *certStore       // nil for plain
+	refusal [refusals][]byte // the whole 503
 }
 
 // bound is one entry of Options.Bind.
@@ -72,7 +72,7 @@ type bound struct {
 func Listen(opt Options) (*Listener, error) {
 	opt.defaults()
 	l := &Listener{
-		sockets: opt.Sockets, files: netconn.FileLimit(), stop: make(chan struct{}),
+		sockets: opt.Sockets, stop: make(chan struct{}),
 		tickets: newTickets(),
 		linger:  make(chan struct{}, maxLinger), crypto: netconn.NewTurns(opt.MaxHandshakes),
 	}

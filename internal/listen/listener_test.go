@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -52,7 +53,7 @@ func TestServe(t *testing.T) {
 			t.Errorf("bind %d: %d connections", n, got)
 		}
 		want := Info{Listener: "web", Local: addrPort(c.RemoteAddr()), Remote: addrPort(c.LocalAddr())}
-		if got, _ := infos.Load(want.Remote); got != want {
+		if got, _ := infos.Load(want.Remote); !reflect.DeepEqual(got, want) {
 			t.Errorf("info %+v, want %+v", got, want)
 		}
 		_ = c.Close()
@@ -262,11 +263,11 @@ func TestNoFiles(t *testing.T) {
 		good = append(good, dial(t, l))
 		eventually(t, "verdict", func() bool { return l.Connections() == len(good) || l.Refused(NoFiles) > 0 })
 	}
-	if l.Connections() < (limit-Reserve)/2-20 {
+	if l.Connections() < (limit-netconn.Reserve)/2-20 {
 		t.Errorf("refused after only %d connections", l.Connections())
 	}
 	free := takeFiles(t, limit)
-	if len(free) < Reserve-8 {
+	if len(free) < netconn.Reserve-8 {
 		t.Errorf("only %d descriptors were left", len(free))
 	}
 	// Now none is left. One client waits in the accept queue: made with the

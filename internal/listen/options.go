@@ -16,10 +16,6 @@ const (
 	DefaultRetryAfter       = time.Second
 )
 
-// Reserve is how many of the process's file descriptors client connections
-// never take.
-const Reserve = 64
-
 // Refusal says why a connection was not served.
 type Refusal uint8
 
@@ -29,6 +25,7 @@ const (
 	ListenerLimit                // MaxConnections
 	ClientLimit                  // MaxPerClient
 	NoFiles                      // the descriptors left are reserved, or none is left
+	NoMemory                     // Options.Short
 	AcceptFailed                 // accept failed for another reason; nothing to close
 	HandshakeFailed
 	HandshakeTimeout // not complete within Options.HandshakeTimeout
@@ -46,6 +43,8 @@ func (r Refusal) String() string {
 		return "client_limit"
 	case NoFiles:
 		return "local_files"
+	case NoMemory:
+		return "local_memory"
 	case AcceptFailed:
 		return "accept_failed"
 	case HandshakeTimeout:
@@ -71,6 +70,15 @@ type Options struct {
 
 	KeepAlive  time.Duration // silence before the kernel probes a client; 60s, negative: off
 	RetryAfter time.Duration // said in the 503 of a ceiling, rounded up to seconds; 1s
+
+	// Relieve is asked when a connection got a reserved descriptor, or none: it
+	// gives descriptors back that others can do without, and reports whether there
+	// was one for the caller. It must not wait. Nil: there is none.
+	Relieve func() bool
+
+	// Short reports that there is no memory for another connection. Nil: there
+	// always is.
+	Short func() bool
 
 	Logger    *slog.Logger              // nil: discard
 	OnRefused func(Refusal)             // counts; must not block; may be nil

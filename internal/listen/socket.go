@@ -212,7 +212,7 @@ func (o *open) loop() {
 		case errors.Is(err, syscall.ECONNABORTED): // the client left while it waited; not our trouble
 		default:
 			o.now.Load().srv.failed(err)
-			backoff = min(max(2*backoff, 5*time.Millisecond), time.Second)
+			backoff = min(max(2*backoff, 5*time.Millisecond), pause)
 			o.rest(backoff)
 		}
 	}

@@ -5,7 +5,6 @@ package netconn
 import (
 	"fmt"
 	"net"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -42,26 +41,4 @@ func (c *Conn) SetKeepAlive(cfg net.KeepAliveConfig) error {
 		return fmt.Errorf("set keepalive: %w", err)
 	}
 	return nil
-}
-
-// Descriptor returns the number of a socket's descriptor, -1 when it has none.
-// It is the lowest that was free, so a fresh one tells how many are taken.
-func Descriptor(c syscall.Conn) int {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return -1
-	}
-	n := -1
-	_ = raw.Control(func(fd uintptr) { n = int(fd) }) // on a closed socket it stays -1
-	return n
-}
-
-// FileLimit returns how many descriptors the process may have (RLIMIT_NOFILE);
-// 0 when that is unknown or not bounded.
-func FileLimit() int {
-	var l syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil || l.Cur > 1<<30 {
-		return 0
-	}
-	return int(l.Cur)
 }

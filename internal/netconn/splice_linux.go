@@ -13,7 +13,7 @@ import (
 )
 
 // ErrNoSplice says that two connections cannot be spliced, or can no longer be
-// (no descriptors left for a pipe). No byte is lost: go on by copying.
+// (no descriptors left for a pipe but reserved ones). No byte is lost: go on by copying.
 var ErrNoSplice = errors.New("splice not possible")
 
 // Side says which of two connections an error came from.
@@ -250,8 +250,9 @@ func (p *pipe) close() {
 const keepPipes = 16
 
 var pipes struct {
-	mu   sync.Mutex
-	free []*pipe
+	files Files
+	mu    sync.Mutex
+	free  []*pipe
 }
 
 func takePipe() *pipe {
@@ -268,6 +269,10 @@ func takePipe() *pipe {
 		return nil
 	}
 	p := &pipe{r: fds[0], w: fds[1]}
+	if pipes.files.Reserved(max(p.r, p.w)) {
+		p.close()
+		return nil
+	}
 	// Beyond the user's share of pipe memory the size cannot be raised.
 	size, err := unix.FcntlInt(uintptr(p.r), unix.F_SETPIPE_SZ, pipeSize)
 	if err != nil {

@@ -22,10 +22,6 @@ import (
 	"github.com/weirlb/weir/internal/netconn"
 )
 
-// reserve is how many of the process's descriptors connections never take; it
-// equals listen.Reserve.
-const reserve = 64
-
 var (
 	errAborted  = errors.New("no longer wanted")
 	errMaxConns = errors.New("as many connections as allowed are open")
@@ -53,13 +49,17 @@ func (t *Target) dial(now, deadline balance.Instant, abort <-chan struct{}) (*Co
 		t.open.Add(-1)
 		return nil, fail(Limit, o.Address, errMaxConns)
 	}
-	nc, addr, err := t.connect(earlier(deadline, now, o.ConnectTimeout), abort)
+	limit := earlier(deadline, now, o.ConnectTimeout)
+	nc, addr, err := t.connect(limit, abort)
+	if noFiles(err) && t.relieved(o) {
+		nc, addr, err = t.connect(limit, abort)
+	}
 	if err != nil {
 		t.open.Add(-1)
 		return nil, err
 	}
 	where := nc.RemoteAddr().String()
-	if s, ok := nc.(syscall.Conn); ok && t.files > 2*reserve && netconn.Descriptor(s) >= t.files-reserve {
+	if s, ok := nc.(syscall.Conn); ok && t.files.Reserved(netconn.Descriptor(s)) && !t.relieved(o) {
 		t.open.Add(-1)
 		_ = nc.Close() // refused already
 		return nil, fail(LocalFiles, where, errReserved)
@@ -96,6 +96,14 @@ func (t *Target) dial(now, deadline balance.Instant, abort <-chan struct{}) (*Co
 	}
 	c.ClientConn = http1.NewClientConn(c.nc, o.Limits)
 	return c, nil
+}
+
+// relieved reports that somebody gave a descriptor back for this connection.
+func (t *Target) relieved(o *settings) bool { return o.Relieve != nil && o.Relieve() }
+
+func noFiles(err error) bool {
+	var d *DialError
+	return errors.As(err, &d) && d.Kind == LocalFiles
 }
 
 // earlier returns the earlier of a deadline and from+d, either of which may be

@@ -17,6 +17,7 @@ import (
 
 	"github.com/weirlb/weir/balance"
 	"github.com/weirlb/weir/internal/clock"
+	"github.com/weirlb/weir/internal/netconn"
 	"github.com/weirlb/weir/internal/weirtest"
 )
 
@@ -217,27 +218,77 @@ func TestBind(t *testing.T) {
 	}
 }
 
-// TestReserve: near the limit of descriptors a dial gives its own back.
+// TestReserve: near the limit of descriptors a dial gives its own back, unless
+// somebody gives another one for it.
 func TestReserve(t *testing.T) {
-	target := newTarget(t, options(always(t).Addr()))
+	opt := options(always(t).Addr())
+	spare, asked := 0, 0
+	opt.Relieve = func() bool {
+		asked++
+		spare--
+		return spare >= 0
+	}
+	target := newTarget(t, opt)
+	var was, low unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	low = was
+	limit := func(n uint64) {
+		low.Cur = n
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &low); err != nil {
+			t.Fatal(err)
+		}
+	}
 	probe, err := os.Open("/dev/null")
 	if err != nil {
 		t.Fatal(err)
 	}
-	target.files = max(int(probe.Fd()), 2*reserve+1) + 2
+	most := max(int(probe.Fd()), 2*netconn.Reserve+1) + 8
+	limit(uint64(most))
+	defer limit(was.Cur)
 	var files []*os.File
-	for last := probe; int(last.Fd()) < target.files-reserve; files = append(files, last) {
+	for last := probe; int(last.Fd()) < most-netconn.Reserve; files = append(files, last) {
 		if last, err = os.Open("/dev/null"); err != nil {
 			t.Fatal(err)
 		}
 	}
+	if _, err := target.Dial(clock.Now(), 0, nil); kind(t, err) != LocalFiles || asked != 1 {
+		t.Errorf("%v, asked %d times", err, asked)
+	}
+	spare = 1
+	mustDial(t, target).Close()
+	limit(3) // now there is none at all
+	spare = 0
 	if _, err := target.Dial(clock.Now(), 0, nil); kind(t, err) != LocalFiles {
 		t.Error(err)
 	}
+	limit(was.Cur) // whoever raises it is believed at once
+	spare = 0
+	mustDial(t, target).Close()
 	for _, f := range append(files, probe) {
 		_ = f.Close()
 	}
 	mustDial(t, target).Close()
+}
+
+// TestThin: of the kept connections half goes, those that were used longest ago.
+func TestThin(t *testing.T) {
+	target := newTarget(t, options(always(t).Addr()))
+	if n := target.Thin(); n != 0 {
+		t.Errorf("%d of none closed", n)
+	}
+	var kept []*Conn
+	for range 3 {
+		kept = append(kept, mustDial(t, target))
+	}
+	for _, c := range kept {
+		use(t, target, c, clock.Now())
+	}
+	if n := target.Thin(); n != 2 || target.Stats().Idle != 1 || target.Get(clock.Now(), false) != kept[2] {
+		t.Errorf("%d closed, %+v", n, target.Stats())
+	}
+	kept[2].Close()
 }
 
 func TestUnixBackend(t *testing.T) {

@@ -40,6 +40,11 @@ type Options struct {
 	// at once.
 	Learned func(idle time.Duration)
 
+	// Relieve is asked when a connection got a reserved descriptor, or none: it
+	// gives descriptors back that others can do without, and reports whether there
+	// was one for the caller. It must not wait. Nil: there is none.
+	Relieve func() bool
+
 	Limits   http1.Limits
 	Resolver *Resolver // shared; nil: the Target's own
 }

@@ -36,13 +36,13 @@ func newSettings(opt Options, host string) *settings {
 	return s
 }
 
-// Reconfigure changes how the backend is connected to. Address and Resolver stay
-// as they were. Connections that are open go on; with anew (what they were made
+// Reconfigure changes how the backend is connected to. Address, Resolver and
+// Relieve stay as they were. Connections that are open go on; with anew (what they were made
 // with has changed: TLS, source addresses) none of them serves another request.
 func (t *Target) Reconfigure(opt Options, anew bool) {
 	t.mu.Lock()
 	old := t.set.Load()
-	opt.Address, opt.Resolver = old.Address, old.Resolver
+	opt.Address, opt.Resolver, opt.Relieve = old.Address, old.Resolver, old.Relieve
 	next := newSettings(opt, t.server)
 	next.epoch = old.epoch
 	if anew {

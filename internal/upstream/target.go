@@ -32,8 +32,8 @@ type Target struct {
 	port    uint16
 	fixed   []netip.Addr // the address itself when it is one
 	names   *Resolver
-	own     bool // names is this Target's to close
-	files   int  // RLIMIT_NOFILE
+	own     bool          // names is this Target's to close
+	files   netconn.Files // safe for concurrent use by itself
 
 	open          atomic.Int64
 	fresh, reused atomic.Int64
@@ -54,7 +54,7 @@ type Target struct {
 
 // NewTarget prepares connections to one backend. Nothing is dialed or resolved.
 func NewTarget(opt Options) *Target {
-	t := &Target{network: "tcp", names: opt.Resolver, files: netconn.FileLimit()}
+	t := &Target{network: "tcp", names: opt.Resolver}
 	host, port := "", ""
 	if path, ok := strings.CutPrefix(opt.Address, "unix:"); ok {
 		t.network, opt.Address = "unix", path
@@ -168,17 +168,26 @@ func (t *Target) moved(c *Conn) bool {
 }
 
 // CloseIdle closes all idle connections. Those on loan are not touched.
-func (t *Target) CloseIdle() {
+func (t *Target) CloseIdle() { t.closeIdle(func(n int) int { return n }) }
+
+// Thin closes half of the idle connections, those that were used longest ago,
+// and returns how many.
+func (t *Target) Thin() int { return t.closeIdle(func(n int) int { return (n + 1) / 2 }) }
+
+// closeIdle closes so many of n idle connections.
+func (t *Target) closeIdle(part func(n int) int) int {
 	t.mu.Lock()
-	idle := t.idle
-	t.idle = nil
-	for _, c := range idle {
+	n := part(len(t.idle))
+	out := slices.Clone(t.idle[:n])
+	for _, c := range out {
 		t.unwatch(c)
 	}
+	t.idle = slices.Delete(t.idle, 0, n)
 	t.mu.Unlock()
-	for _, c := range idle {
+	for _, c := range out {
 		c.Close()
 	}
+	return n
 }
 
 // SetDraining says whether connections that are given back are closed rather
