@@ -13,6 +13,7 @@ import (
 	"github.com/weirlb/weir/internal/l7"
 	"github.com/weirlb/weir/internal/listen"
 	"github.com/weirlb/weir/internal/netconn"
+	"github.com/weirlb/weir/internal/observe"
 )
 
 // front is everything that faces clients: sockets, codecs and exchanges of all
@@ -22,7 +23,9 @@ type front struct {
 	e      *Engine
 	gate   *listen.Gate
 	parker *listen.Parker
-	loops  sync.WaitGroup // accepting listeners
+	// tunnels are those of all listeners.
+	tunnels *l7.Tunnels
+	loops   sync.WaitGroup // accepting listeners
 
 	mu        sync.Mutex // guards what follows
 	listeners map[string]*liveListener
@@ -39,7 +42,7 @@ func newFront(e *Engine, plan *config.Plan) (*front, error) {
 		return nil, fmt.Errorf("waiting for idle connections: %w", err)
 	}
 	return &front{
-		e: e, parker: parker, listeners: make(map[string]*liveListener),
+		e: e, parker: parker, tunnels: l7.NewTunnels(), listeners: make(map[string]*liveListener),
 		gate: listen.NewGate(maxConnections(plan.Limits.MaxConnections, e.opt.Machine.Files)),
 	}, nil
 }
@@ -125,17 +128,16 @@ func (f *front) empty() <-chan struct{} {
 	return done
 }
 
-// cutTunnels ends the tunnels of each listener evenly over the duration, or at
-// once when hurry is closed.
-func (f *front) cutTunnels(spread time.Duration, hurry <-chan struct{}) {
-	var all sync.WaitGroup
-	for _, l := range f.ever() {
-		all.Go(func() { l.x.CutTunnels(spread, hurry) })
-	}
-	all.Wait()
+// endTunnels ends all tunnels within the duration, spread evenly over it but for
+// the time that the last have to answer; at once when hurry is closed. It returns
+// when all are told.
+func (f *front) endTunnels(within time.Duration, hurry <-chan struct{}) {
+	wait := min(l7.TunnelWait, within/2)
+	f.tunnels.Close(observe.TunnelByShutdown, wait)
+	f.tunnels.End(&l7.Wave{Cause: observe.TunnelByShutdown, Spread: within - wait, Wait: wait, Hurry: hurry})
 }
 
-// cutCount returns how many requests and tunnels ended by cut and cutTunnels.
+// cutCount returns how many requests and tunnels were cut at the end.
 func (f *front) cutCount() (n int64) {
 	for _, l := range f.ever() {
 		n += l.x.CutCount()
@@ -143,11 +145,21 @@ func (f *front) cutCount() (n int64) {
 	return n
 }
 
-// cut ends every connection and returns how many were in use.
+// cut ends every connection and returns how many were in use. Tunnels that are
+// left have a moment to take their Close frame.
 func (f *front) cut() (n int) {
-	for _, l := range f.ever() {
+	all := f.ever()
+	for _, l := range all {
 		l.x.Cut()
-		l.x.CutTunnels(0, nil)
+	}
+	f.tunnels.Cut(observe.TunnelByShutdown, l7.TunnelHurry)
+	moment := time.NewTimer(2 * l7.TunnelHurry)
+	defer moment.Stop()
+	select {
+	case <-f.tunnels.Gone():
+	case <-moment.C:
+	}
+	for _, l := range all {
 		n += l.srv.CloseAll()
 	}
 	return n

@@ -40,8 +40,9 @@ func (f *front) newListener(slot int) *liveListener {
 			}
 			return last.Load()
 		},
-		Bug:    e.bug,
-		Failed: e.failures.Note,
+		Bug:     e.bug,
+		Failed:  e.failures.Note,
+		Tunnels: f.tunnels,
 	})
 	return &liveListener{slot: slot, x: x, last: last, srv: &http1.Server{
 		Handler:      func(c *http1.ServerConn) { x.Serve(c, c.Info().(*l7.ClientInfo)) },

@@ -130,7 +130,7 @@ func (d *departure) wait() bool {
 			cutting = true
 			go func() {
 				defer close(cut)
-				d.e.front.cutTunnels(left, hurry)
+				d.e.front.endTunnels(left, hurry)
 			}()
 		}
 		if !cutting {

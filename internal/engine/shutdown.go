@@ -165,7 +165,7 @@ func (e *Engine) waitEmpty(begin time.Time, deadline time.Duration, skip <-chan 
 	hurry, cut := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(cut)
-		e.front.cutTunnels(spread, hurry)
+		e.front.endTunnels(spread, hurry)
 	}()
 	how := waitFor(max(deadline-time.Since(begin), 0), skip, empty)
 	close(hurry)

@@ -32,6 +32,9 @@ type Options struct {
 	// Failed hears of every request that ended otherwise than ok or was answered
 	// with 500 or above; it must not keep the record. nil: nobody.
 	Failed func(*observe.Record)
+	// Tunnels are where open tunnels are known; listeners may share them. nil: the
+	// Exchanger's own.
+	Tunnels *Tunnels
 }
 
 // Exchanger serves the exchanges of one listener. It is safe for concurrent
@@ -45,17 +48,18 @@ type Exchanger struct {
 
 	states sync.Pool // *exchange
 
+	tunnels *Tunnels
+
 	cutting atomic.Bool  // what is left is being cut
 	cuts    atomic.Int64 // exchanges that ended so
-
-	mu      sync.Mutex
-	tunnels map[*tunnel]struct{} // guarded by mu
-	tearing bool                 // guarded by mu: no new tunnels
 }
 
 // New returns an Exchanger.
 func New(opt Options) *Exchanger {
-	x := &Exchanger{load: opt.Handler, bug: opt.Bug, tap: opt.Record, fail: opt.Failed, tunnels: map[*tunnel]struct{}{}}
+	x := &Exchanger{load: opt.Handler, bug: opt.Bug, tap: opt.Record, fail: opt.Failed, tunnels: opt.Tunnels}
+	if x.tunnels == nil {
+		x.tunnels = NewTunnels()
+	}
 	if x.bug == nil {
 		x.bug = func(string, any) {}
 	}
@@ -71,7 +75,11 @@ func New(opt Options) *Exchanger {
 // exchanges: those that end by it count as drain_cut, not as the client's doing.
 func (x *Exchanger) Cut() { x.cutting.Store(true) }
 
-// CutCount returns how many exchanges ended because of Cut or CutTunnels.
+// Tunnels are where the Exchanger's open tunnels are known.
+func (x *Exchanger) Tunnels() *Tunnels { return x.tunnels }
+
+// CutCount returns how many exchanges were cut because of Cut, or were tunnels
+// that ended with the process without their peers' answers.
 func (x *Exchanger) CutCount() int64 { return x.cuts.Load() }
 
 // exchange is the state of one exchange. It is pooled: whatever it holds that

@@ -109,6 +109,7 @@ type Timeouts struct {
 	ResponseHeader time.Duration // last byte of the request until the answer's head, restarted by 1xx
 	StreamIdle     time.Duration // each byte either way
 	TunnelIdle     time.Duration // each byte either way, after an upgrade
+	TunnelAge      time.Duration // from the upgrade to its end, jittered by 10 %
 }
 
 // Rewrite changes what is forwarded, after routing. The zero value changes

@@ -169,7 +169,7 @@ func (r *rig) serve() {
 	}()
 	r.t.Cleanup(func() {
 		_ = ln.Close()
-		r.x.CutTunnels(0, nil)
+		r.x.Tunnels().Cut(observe.TunnelByShutdown, 1)
 		r.srv.CloseAll()
 		r.srv.Wait()
 		r.conns.Wait()

@@ -4,75 +4,30 @@ package l7
 
 import (
 	"errors"
+	"math/rand/v2"
+	"os"
 	"time"
 
+	"github.com/weirlb/weir/balance"
 	"github.com/weirlb/weir/internal/clock"
 	"github.com/weirlb/weir/internal/message"
 	"github.com/weirlb/weir/internal/netconn"
+	"github.com/weirlb/weir/internal/observe"
 	"github.com/weirlb/weir/internal/upstream"
 	"github.com/weirlb/weir/pool"
 )
 
-// tunnel is one open tunnel, so that the end of the process can cut it.
-type tunnel struct{ stop chan struct{} }
-
-// CutTunnels ends the open tunnels, spread evenly over the duration or, once
-// hurry is closed (nil: never), at once; and every one that opens later at once.
-// It returns when the last has been told.
-func (x *Exchanger) CutTunnels(spread time.Duration, hurry <-chan struct{}) {
-	x.mu.Lock()
-	x.tearing = true
-	open := make([]*tunnel, 0, len(x.tunnels))
-	for t := range x.tunnels {
-		open = append(open, t)
-	}
-	x.mu.Unlock()
-	var turn <-chan time.Time
-	if spread > 0 && len(open) > 1 {
-		t := time.NewTicker(max(spread/time.Duration(len(open)), 1))
-		defer t.Stop()
-		turn = t.C
-	}
-	for i, t := range open {
-		if i > 0 && turn != nil {
-			select {
-			case <-turn:
-			case <-hurry:
-				turn = nil
-			}
-		}
-		x.mu.Lock()
-		if _, ok := x.tunnels[t]; ok {
-			delete(x.tunnels, t)
-			close(t.stop)
-		}
-		x.mu.Unlock()
-	}
+// StreamTakeover is a Downstream that is one stream of a connection, and has no
+// connection to give away: it takes the place of Takeover. The side is the
+// exchange's until it returns; nothing need be closed.
+type StreamTakeover interface {
+	TakeoverStream() (side TunnelSide, buffered []byte)
 }
 
-// Tunnels returns the number of open tunnels.
-func (x *Exchanger) Tunnels() int {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return len(x.tunnels)
-}
-
-func (x *Exchanger) enter() *tunnel {
-	t := &tunnel{stop: make(chan struct{})}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.tearing {
-		close(t.stop)
-	} else {
-		x.tunnels[t] = struct{}{}
-	}
-	return t
-}
-
-func (x *Exchanger) leave(t *tunnel) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	delete(x.tunnels, t)
+// Aging is a Downstream whose connection has a greatest age: when everything on
+// it, a tunnel included, is to have ended. 0: never.
+type Aging interface {
+	EndsBy() balance.Instant
 }
 
 // switchProtocols opens the tunnel after a backend's 101. Only WebSocket is
@@ -91,70 +46,136 @@ func (e *exchange) switchProtocols() Failure {
 		return writeFailure(PhaseRelay, err)
 	}
 	e.w.end() // the tunnel reads both sides
-	client, early := e.d.Takeover()
+	var client TunnelSide
+	var early []byte
+	if s, ok := e.d.(StreamTakeover); ok {
+		client, early = s.TakeoverStream()
+	} else {
+		var c *netconn.Conn
+		c, early = e.d.Takeover()
+		// What a tunnel sends may be all that ever tells that the other end is gone.
+		// The backend's socket has this since it was dialed.
+		_ = c.SetUserTimeout(upstream.DefaultUserTimeout) // an option less is no reason to refuse
+		defer func() { _ = c.Close() }()
+		client = c
+	}
 	server, first := e.up.Takeover()
 	f := e.tunnel(client, server, early, first)
 	e.now = clock.Now()
-	_ = client.Close()
 	_ = server.Close()
 	e.up = nil
 	return f
 }
 
-// tunnel moves bytes until both ends have finished.
-func (e *exchange) tunnel(client, server *netconn.Conn, early, first []byte) Failure {
-	t := e.x.enter()
-	defer e.x.leave(t)
-	idle := e.rt.Timeouts.TunnelIdle
-	// What a tunnel sends may be all that ever tells that the other end is gone.
-	// The backend's socket has this since it was dialed.
-	_ = client.SetUserTimeout(upstream.DefaultUserTimeout) // an option less is no reason to refuse
-	for _, c := range []*netconn.Conn{client, server} {
-		c.SetReadDeadline(0)
-		c.SetWriteDeadline(after(e.now, idle))
+// tunnel moves bytes until both ends have finished, or weir ends it.
+func (e *exchange) tunnel(client TunnelSide, server *netconn.Conn, early, first []byte) Failure {
+	t := &tunnel{
+		backend: e.backend, since: e.now, client: client, server: server,
+		idle: e.rt.Timeouts.TunnelIdle, ends: e.tunnelEnds(),
 	}
-	if len(first) > 0 {
-		if _, err := client.Write(first); err != nil {
-			return writeFailure(PhaseTunnel, err)
-		}
-		e.rec.BytesOut += int64(len(first))
+	t.claimed = func() { e.x.tunnels.forget(t) }
+	t.begin(e.now)
+	if e.rt.PoolSeries != nil {
+		e.rt.PoolSeries.TunnelOpened()
 	}
-	if len(early) > 0 {
-		if _, err := server.Write(early); err != nil {
-			if e.up.CutShort() {
-				return drainCut(PhaseTunnel, err)
-			}
-			return upstreamFailure(PhaseTunnel, err, true)
-		}
-		e.body.read += int64(len(early))
+	e.x.tunnels.enter(t)
+	defer e.x.tunnels.leave(t)
+	err := t.move(early, first, func(v any) { e.x.bug("l7_tunnel", v) })
+	e.rec.BytesOut += t.down.moved
+	e.body.read += t.up.moved
+	return e.tunnelEnd(t, err)
+}
+
+// tunnelEnds is when a tunnel that begins now has reached its greatest age.
+// Those that began together do not end together.
+func (e *exchange) tunnelEnds() balance.Instant {
+	var by balance.Instant
+	if age := e.rt.Timeouts.TunnelAge; age > 0 {
+		by = e.now.Add(Jittered(age, rand.Float64()))
 	}
-	toServer, toClient, err := netconn.Tunnel(client, server, idle, t.stop)
-	e.rec.BytesOut += toClient
-	e.body.read += toServer
-	return e.tunnelEnd(err, server)
+	if a, ok := e.d.(Aging); ok {
+		by = earliest(by, a.EndsBy())
+	}
+	return by
+}
+
+// Jittered is an age by up to a tenth shorter or longer, by a number in [0, 1).
+func Jittered(age time.Duration, draw float64) time.Duration {
+	return time.Duration(float64(age) * (0.9 + 0.2*draw))
 }
 
 // tunnelEnd names how a tunnel ended. Its end is never a failure of the backend
 // in the sense of health: it answered when it said 101.
-func (e *exchange) tunnelEnd(err error, server *netconn.Conn) Failure {
+func (e *exchange) tunnelEnd(t *tunnel, err error) Failure {
+	if t.ending() {
+		return e.tunnelEnded(t)
+	}
 	if err != nil && e.up.CutShort() {
+		e.countTunnel(observe.TunnelByDrain, observe.TunnelCut)
 		return drainCut(PhaseTunnel, err)
 	}
 	f := Failure{Phase: PhaseTunnel, Kind: pool.Success, Err: err}
-	var c *netconn.TunnelError
+	var c *tunnelError
 	switch {
 	case err == nil:
-	case errors.Is(err, netconn.ErrStopped):
-		f.Fault, f.Reason = FaultWeir, message.DrainCut
-		e.x.cuts.Add(1)
-	case errors.Is(err, netconn.ErrIdle):
+	case errors.Is(err, os.ErrDeadlineExceeded): // of a write
 		f.Fault, f.Reason, f.Detail = FaultClient, message.StreamIdleTimeout, "tunnel_idle"
-	case errors.As(err, &c) && c.Conn == server:
+	case errors.As(err, &c) && !c.client:
 		f.Fault, f.Reason, f.Detail = FaultBackend, message.ResetMidResponse, "tunnel broken by the backend: "+c.Error()
+	case c != nil && e.x.cutting.Load():
+		e.x.cuts.Add(1)
+		f.Fault, f.Reason = FaultWeir, message.DrainCut
 	case c != nil:
 		f.Fault, f.Reason, f.Detail = FaultClient, message.ClientAbort, "tunnel broken by the client: "+c.Error()
 	default:
 		f.Fault, f.Reason = FaultClient, message.ClientAbort
 	}
 	return f
+}
+
+// tunnelEnded names how a tunnel ended that weir ended.
+func (e *exchange) tunnelEnded(t *tunnel) Failure {
+	why, how := observe.TunnelCause(t.why.Load()), t.outcome()
+	e.countTunnel(why, how)
+	f := Failure{Fault: FaultWeir, Phase: PhaseTunnel, Kind: pool.Success, Detail: why.String() + ": "}
+	switch why {
+	case observe.TunnelByAge:
+		f.Reason = message.MaxAge
+	case observe.TunnelByRebalance:
+		f.Reason = message.Rebalanced
+	case observe.TunnelByIdle:
+		f.Fault, f.Reason, f.Detail = FaultClient, message.StreamIdleTimeout, "tunnel_idle: "
+	default:
+		f.Reason = message.DrainCut
+		if how == observe.TunnelClosed {
+			f.Reason = message.DrainClosed
+		} else if why == observe.TunnelByShutdown {
+			e.x.cuts.Add(1)
+		}
+	}
+	switch {
+	case t.up.frames.Broken() || t.down.frames.Broken():
+		side := "client"
+		if t.down.frames.Broken() {
+			side = "backend"
+		}
+		f.Detail += "cut, the " + side + " had sent a frame of impossible length"
+	case how == observe.TunnelClosed:
+		f.Detail += "both peers closed"
+	case how == observe.TunnelCut:
+		f.Detail += "cut, no place for a Close frame came"
+	case !t.down.heard && !t.up.heard:
+		f.Detail += "cut, neither peer answered the Close frame"
+	case !t.up.heard:
+		f.Detail += "cut, the client did not answer the Close frame"
+	default:
+		f.Detail += "cut, the backend did not answer the Close frame"
+	}
+	return f
+}
+
+func (e *exchange) countTunnel(why observe.TunnelCause, how observe.TunnelOutcome) {
+	if e.rt.PoolSeries != nil {
+		e.rt.PoolSeries.TunnelEnded(why, how)
+	}
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/internal/message"
+	"github.com/weirlb/weir/internal/observe"
 	"github.com/weirlb/weir/internal/upstream"
 	"github.com/weirlb/weir/internal/weirtest"
 )
@@ -133,14 +134,12 @@ func TestTunnelEnds(t *testing.T) {
 			client.Send(upgrade)
 			_ = client.Final("GET")
 			if c.name == "cut" {
-				eventually(t, "open", func() bool { return r.x.Tunnels() == 1 })
-				r.x.CutTunnels(time.Millisecond, nil)
+				eventually(t, "open", func() bool { return r.x.Tunnels().Open() == 1 })
+				r.x.Tunnels().Cut(observe.TunnelByShutdown, time.Millisecond)
 			}
 			_, _ = client.End()
 			r.want(101, c.reason, true)
-			if n := r.x.Tunnels(); n != 0 {
-				t.Errorf("%d tunnels are left", n)
-			}
+			eventually(t, "no tunnel is left", func() bool { return r.x.Tunnels().Open() == 0 })
 		})
 	}
 }

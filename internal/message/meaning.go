@@ -42,6 +42,8 @@ var meanings = [Reasons][2]string{
 	DNSFailed:           {"the backend's name has no address", "the resolver; the name"},
 	DrainCut:            {"cut at the deadline of weir's or the backend's drain", "a longer deadline"},
 	MaxAge:              {"the connection reached its greatest age", "nothing: the client connects again"},
+	DrainClosed:         {"a WebSocket was closed in order for weir's or the backend's drain", "nothing: the client connects again"},
+	Rebalanced:          {"a WebSocket was closed because its backend had more than its part of them", "nothing: the client connects again; rebalance of the pool"},
 }
 
 // Meaning says in words what happened, and where an operator looks next.

@@ -46,6 +46,8 @@ const (
 	DNSFailed
 	DrainCut
 	MaxAge
+	DrainClosed
+	Rebalanced
 	// Reasons is the number of reasons, for arrays indexed by Reason.
 	Reasons
 )
@@ -57,7 +59,7 @@ var reasonNames = [Reasons]string{
 	"stream_idle_timeout", "request_timeout", "header_timeout", "body_timeout", "write_timeout",
 	"body_too_large", "header_too_large", "uri_too_long", "bad_request", "misdirected",
 	"upgrade_refused", "rate_limited", "shed", "backend_overloaded", "retry_budget_empty",
-	"local_ports", "local_files", "local_memory", "dns_failed", "drain_cut", "max_age",
+	"local_ports", "local_files", "local_memory", "dns_failed", "drain_cut", "max_age", "drain_closed", "rebalanced",
 }
 
 // String returns the word as it appears in logs and metrics.

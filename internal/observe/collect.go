@@ -67,6 +67,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 		descLimit, descShed,
 		descConnections, descAcceptQueue, descAcceptLimit, descCertificate, descPorts, descGeneration,
 		descDiscovered, descHeld, descLastAnswer, descAnswers, descLogDropped,
+		descTunnels, descTunnelEnds,
 	} {
 		ch <- d
 	}
@@ -243,6 +244,7 @@ func (m *Metrics) collectPoolSeries(s sink) {
 		if p.name == "" {
 			continue // requests that found no route have no upstream
 		}
+		s.tunnelEnds(p)
 		total := totals[p]
 		if total == nil {
 			total = new(distribution)
@@ -313,9 +315,10 @@ func (m *Metrics) collectPoolGauges(s sink, pools []PoolGauges) {
 		s.discovery(name, p.Discovery)
 
 		var states [len(backendStates)]int
-		var inFlight int64
+		var inFlight, tunnels int64
 		var flips uint64
-		large := m.large(m.poolLocked(name))
+		series := m.poolLocked(name)
+		large, tunnelled := m.large(series), series.tunnelled.Load()
 		seen := make(map[string]bool, len(p.Backends))
 		for j := range p.Backends {
 			b := &p.Backends[j]
@@ -333,9 +336,13 @@ func (m *Metrics) collectPoolGauges(s sink, pools []PoolGauges) {
 				}
 			}
 			inFlight += b.InFlight
+			tunnels += b.Tunnels
 			flips += b.Flips
 			if !large {
 				s.gauge(descInFlight, float64(b.InFlight), name, id)
+				if tunnelled {
+					s.gauge(descTunnels, float64(b.Tunnels), name, id)
+				}
 				s.gauge(descShare, b.Share, name, id)
 				s.counter(descFlips, b.Flips, name, id)
 			}
@@ -345,6 +352,9 @@ func (m *Metrics) collectPoolGauges(s sink, pools []PoolGauges) {
 		}
 		if large {
 			s.gauge(descInFlight, float64(inFlight), name, "")
+			if tunnelled {
+				s.gauge(descTunnels, float64(tunnels), name, "")
+			}
 			s.counter(descFlips, flips, name, "")
 		}
 	}

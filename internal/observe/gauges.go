@@ -48,6 +48,7 @@ type BackendGauges struct {
 	State    string // as in the API: unproven, healthy, overloaded, not_ready, broken
 	Share    float64
 	InFlight int64
+	Tunnels  int64  // open, of those in flight
 	Flips    uint64 // changes between serving and not serving
 }
 

@@ -39,6 +39,8 @@ type PoolSeries struct {
 	queue, connect, firstByte histogram
 	retries                   [causes][retryOutcomes]atomic.Uint64
 	redispatches              [message.Reasons]atomic.Uint64
+	tunnelled                 atomic.Bool // it has had one
+	tunnelEnds                tunnelEnds
 }
 
 // Retry counts a retry by what made it necessary: the reason an attempt ended,

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package l7
+
+import (
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/weirlb/weir/balance"
+	"github.com/weirlb/weir/internal/clock"
+	"github.com/weirlb/weir/internal/observe"
+)
+
+const (
+	// TunnelWait is how long the peers of a tunnel that weir ends have to answer
+	// its Close frame, where nothing hurries.
+	TunnelWait = 2 * time.Second
+	// TunnelHurry is how long they have where something does: enough for a Close
+	// frame to leave, and for near peers to answer.
+	TunnelHurry = 250 * time.Millisecond
+)
+
+// Tunnels are the open tunnels of a process, so that they can be counted and
+// ended. Make it with NewTunnels; it is safe for concurrent use.
+type Tunnels struct {
+	mu   sync.Mutex // guards the rest
+	on   map[*balance.Backend]*tunnelsOn
+	open int                 // those that were told to end included
+	over observe.TunnelCause // every one that opens is ended for this; TunnelByPeer: none is
+	wait time.Duration       // and has so long
+	none chan struct{}       // closed when the last is gone; nil: nobody waits
+}
+
+// tunnelsOn are those of one backend.
+type tunnelsOn struct {
+	all    map[*tunnel]struct{}
+	untold map[*tunnel]struct{} // of all, those that were not told to end
+}
+
+// NewTunnels returns a registry of none.
+func NewTunnels() *Tunnels { return &Tunnels{on: make(map[*balance.Backend]*tunnelsOn)} }
+
+// Open returns how many tunnels there are.
+func (s *Tunnels) Open() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.open
+}
+
+// On returns how many of them lead to a backend.
+func (s *Tunnels) On(b *balance.Backend) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o := s.on[b]; o != nil {
+		return len(o.all)
+	}
+	return 0
+}
+
+// Untold returns how many tunnels lead to a backend that were not told to end.
+func (s *Tunnels) Untold(b *balance.Backend) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o := s.on[b]; o != nil {
+		return len(o.untold)
+	}
+	return 0
+}
+
+// enter adds a tunnel.
+func (s *Tunnels) enter(t *tunnel) {
+	s.mu.Lock()
+	o := s.on[t.backend]
+	if o == nil {
+		o = &tunnelsOn{all: make(map[*tunnel]struct{}), untold: make(map[*tunnel]struct{})}
+		s.on[t.backend] = o
+	}
+	s.open++
+	o.all[t] = struct{}{}
+	over, wait := s.over, s.wait
+	if over == observe.TunnelByPeer {
+		o.untold[t] = struct{}{}
+	}
+	s.mu.Unlock()
+	if over != observe.TunnelByPeer {
+		t.end(over, wait)
+	}
+}
+
+// leave forgets a tunnel that has ended.
+func (s *Tunnels) leave(t *tunnel) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := s.on[t.backend]
+	delete(o.untold, t)
+	delete(o.all, t)
+	if len(o.all) == 0 {
+		delete(s.on, t.backend)
+	}
+	s.open--
+	if s.open == 0 && s.none != nil {
+		close(s.none)
+		s.none = nil
+	}
+}
+
+// Wave is a number of tunnels that are to end, a few at a time: their clients
+// come back at once.
+type Wave struct {
+	Backend *balance.Backend    // of this one; nil: all there are
+	Cause   observe.TunnelCause // not TunnelByPeer
+	Spread  time.Duration       // until the last is told; 0: all at once
+	Wait    time.Duration       // how long the peers of each have to answer
+	Hurry   <-chan struct{}     // closed: the rest are told at once; nil: never
+	Stop    <-chan struct{}     // closed: the rest may stay; nil: never
+}
+
+// Close is for the end of the process: what opens from now on ends at once.
+func (s *Tunnels) Close(why observe.TunnelCause, wait time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.over, s.wait = why, wait
+}
+
+// Cut is Close, and tells all that are open at once; those that were told before
+// have no longer either.
+func (s *Tunnels) Cut(why observe.TunnelCause, wait time.Duration) {
+	s.mu.Lock()
+	s.over, s.wait = why, wait
+	all := make([]*tunnel, 0, s.open)
+	for _, o := range s.on {
+		clear(o.untold)
+		for t := range o.all {
+			all = append(all, t)
+		}
+	}
+	s.mu.Unlock()
+	for _, t := range all {
+		t.end(why, wait)
+	}
+}
+
+// End runs a wave and returns when the last tunnel has been told, and how many
+// were.
+func (s *Tunnels) End(w *Wave) (told int) {
+	until := time.Now().Add(w.Spread)
+	for {
+		some, left := s.claim(w.Backend, 1)
+		if len(some) == 0 {
+			return told
+		}
+		rest, gap := pace(time.Until(until), left, rand.Float64())
+		if rest > 0 {
+			more, _ := s.claim(w.Backend, rest)
+			some = append(some, more...)
+		}
+		for _, t := range some {
+			t.end(w.Cause, w.Wait)
+		}
+		told += len(some)
+		if gap <= 0 {
+			continue
+		}
+		turn := time.NewTimer(gap)
+		select {
+		case <-turn.C:
+		case <-w.Hurry:
+			w.Hurry, w.Wait, until = nil, min(w.Wait, TunnelHurry), time.Time{}
+		case <-w.Stop:
+			turn.Stop()
+			return told
+		}
+		turn.Stop()
+	}
+}
+
+// paceLeast is the shortest pause between two tunnels; faster waves tell
+// several at a time.
+const paceLeast = 2 * time.Millisecond
+
+// pace says how many of the left others are told together with one, and how long
+// to pause then, so that they are spread evenly over the time that remains. The
+// pause is drawn from between half and one and a half times that, by a number
+// in [0, 1): balancers that began together do not stay together.
+//
+// Worked example: 200 over 10 s. The first is told at once, 199 are left, and
+// the pause is 10 s / 200 = 50 ms on average. 20,000 over the same time would be
+// 0.5 ms each: four are told at a time, every 2 ms.
+func pace(remains time.Duration, left int, draw float64) (more int, pause time.Duration) {
+	if remains <= 0 {
+		return left, 0
+	}
+	each := remains / time.Duration(left+1)
+	if each < paceLeast {
+		more = min(int(paceLeast/max(each, 1))-1, left)
+		each = max(each*time.Duration(more+1), 1)
+	}
+	if left == more {
+		return more, 0
+	}
+	return more, time.Duration(float64(each) * (0.5 + draw))
+}
+
+// claim takes up to n tunnels that were not told yet, and returns how many such
+// are left.
+func (s *Tunnels) claim(b *balance.Backend, n int) (some []*tunnel, left int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	take := func(o *tunnelsOn) {
+		for t := range o.untold {
+			if len(some) == n {
+				break
+			}
+			delete(o.untold, t)
+			some = append(some, t)
+		}
+		left += len(o.untold)
+	}
+	if b != nil {
+		if o := s.on[b]; o != nil {
+			take(o)
+		}
+		return some, left
+	}
+	for _, o := range s.on {
+		take(o)
+	}
+	return some, left
+}
+
+// EndOldest tells up to n tunnels of a backend to end, the oldest first and none
+// that is younger than least, and returns how many.
+func (s *Tunnels) EndOldest(b *balance.Backend, n int, least time.Duration, why observe.TunnelCause, wait time.Duration) int {
+	now := clock.Now()
+	s.mu.Lock()
+	var some []*tunnel
+	if o := s.on[b]; o != nil {
+		for t := range o.untold {
+			if now.Sub(t.since) >= least {
+				some = append(some, t)
+			}
+		}
+		slices.SortFunc(some, func(a, b *tunnel) int { return int(max(min(a.since.Sub(b.since), 1), -1)) })
+		some = some[:min(n, len(some))]
+		for _, t := range some {
+			delete(o.untold, t)
+		}
+	}
+	s.mu.Unlock()
+	for _, t := range some {
+		t.end(why, wait)
+	}
+	return len(some)
+}
+
+// Gone returns a channel that is closed when no tunnel is left.
+func (s *Tunnels) Gone() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open == 0 {
+		done := make(chan struct{})
+		close(done)
+		return done
+	}
+	if s.none == nil {
+		s.none = make(chan struct{})
+	}
+	return s.none
+}
+
+// forget takes a tunnel that ends by itself out of those that may be told.
+func (s *Tunnels) forget(t *tunnel) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o := s.on[t.backend]; o != nil {
+		delete(o.untold, t)
+	}
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import "sync/atomic"
+
+// TunnelCause is why weir ended a tunnel. The zero value is that it did not:
+// one of its peers did.
+type TunnelCause uint8
+
+// The causes.
+const (
+	TunnelByPeer      TunnelCause = iota
+	TunnelByShutdown              // the process ends, or another one has taken over
+	TunnelByDrain                 // the backend drains, or was removed
+	TunnelByBroken                // the backend is broken, and on_broken says close
+	TunnelByAge                   // it reached its greatest age
+	TunnelByRebalance             // its backend had more than its part
+	TunnelByIdle                  // nothing moved
+	tunnelCauses
+)
+
+var tunnelCauseNames = [tunnelCauses]string{"peer", "shutdown", "drain", "broken", "max_age", "rebalance", "idle"}
+
+// String returns the word in logs, in Close frames and in the label cause.
+func (c TunnelCause) String() string {
+	if c < tunnelCauses {
+		return tunnelCauseNames[c]
+	}
+	return "unknown"
+}
+
+// TunnelOutcome is how a tunnel ended that weir ended.
+type TunnelOutcome uint8
+
+// The outcomes.
+const (
+	TunnelClosed     TunnelOutcome = iota // both peers answered the Close frame, or closed
+	TunnelUnanswered                      // at least one did not in time, and was cut off
+	TunnelCut                             // no Close frame could be placed
+	tunnelOutcomes
+)
+
+var tunnelOutcomeNames = [tunnelOutcomes]string{"closed", "unanswered", "cut"}
+
+// String returns the word in logs and in the label outcome.
+func (o TunnelOutcome) String() string {
+	if o < tunnelOutcomes {
+		return tunnelOutcomeNames[o]
+	}
+	return "unknown"
+}
+
+// tunnelEnds counts the tunnels that weir ended.
+type tunnelEnds [tunnelCauses][tunnelOutcomes]atomic.Uint64
+
+// TunnelOpened says that the pool has tunnels: weir_tunnels is exposed from then
+// on.
+func (p *PoolSeries) TunnelOpened() {
+	if !p.tunnelled.Load() {
+		p.tunnelled.Store(true)
+	}
+}
+
+// TunnelEnded counts a tunnel that weir ended.
+func (p *PoolSeries) TunnelEnded(why TunnelCause, how TunnelOutcome) {
+	if why != TunnelByPeer && why < tunnelCauses && how < tunnelOutcomes {
+		p.tunnelEnds[why][how].Add(1)
+	}
+}
+
+var (
+	descTunnels    = desc("weir_tunnels", "Open tunnels (WebSocket) to the backend.", "pool", "backend")
+	descTunnelEnds = desc("weir_tunnels_ended_total", "Tunnels that weir ended, by why and by whether the peers answered its Close frame.", "pool", "cause", "outcome")
+)
+
+// tunnelEnds exposes the counts of one pool that are not zero.
+func (s sink) tunnelEnds(p *PoolSeries) {
+	for why := range p.tunnelEnds {
+		for how := range p.tunnelEnds[why] {
+			if n := p.tunnelEnds[why][how].Load(); n > 0 {
+				s.counter(descTunnelEnds, n, p.name, tunnelCauseNames[why], tunnelOutcomeNames[how])
+			}
+		}
+	}
+}
