@@ -41,7 +41,7 @@ $(BIN)/golangci-lint-$(LINT_VERSION):
 
 unit: ## all package tests under the race detector, fuzz corpora and vectors included
 	CGO_ENABLED=1 go test -race -timeout 8m $$(go list ./... | grep -v -e /test$$ -e /bench)
-	go test -timeout 5m ./internal/sim # has what the race detector would make ten times slower
+	go test -timeout 5m ./balance ./internal/sim # have what the race detector would make ten times slower, for one goroutine
 
 bench-once: ## each micro-benchmark once, so that none rots
 	go test -run '^$$' -bench . -benchtime 1x -timeout 5m $$(go list ./... | grep -v -e /test$$ -e /bench) | grep -vE '^(PASS$$|goos:|goarch:|pkg:|cpu:)|no test files'

@@ -44,6 +44,7 @@ func meanMost(p balance.Policy, n, balls int) float64 {
 // log n / log log n of them at random, and log log n / log 2 + O(1) with two
 // choices. Measured here: n = 64 3.8 and 2.4, n = 16,384 6.7 and 3.0.
 func TestBallsIntoBins(t *testing.T) {
+	alone(t)
 	random, p2c := balance.NewRandom(), balance.NewP2C(2)
 	// Over 50 servers, 200 requests each: by how much the fullest exceeds the mean.
 	if r, p := meanMost(random, 50, 10_000)-200, meanMost(p2c, 50, 10_000)-200; r < 5*p {

@@ -39,6 +39,7 @@ func peak(list []*balance.Backend, n int) float64 {
 // mean. That is one draw of chance for each set of names, so it is the mean of
 // ten fleets that is held to 0.05.
 func TestRingIsUneven(t *testing.T) {
+	alone(t)
 	mean := 0.0
 	const fleets, keys = 10, 200_000
 	for f := range fleets {
@@ -54,9 +55,7 @@ func TestRingIsUneven(t *testing.T) {
 // Maglev's figures at 65537 slots: even to 1 % at 650 backends, a removal moves
 // at most 1.5 % of the keys between others, weights 1 and 2 give a third and two.
 func TestMaglevFacts(t *testing.T) {
-	if testing.Short() {
-		t.Skip("counts millions of keys")
-	}
+	alone(t)
 	ms := members(650)
 	before := balance.MaglevTable(ms)
 	if got := peak(before, 650); got > 1.01 {
@@ -96,6 +95,7 @@ func TestMaglevFacts(t *testing.T) {
 // ring_hash that holds from before it came; maglev moves a little at that moment
 // and nothing afterwards.
 func TestRampMovesKeysOnce(t *testing.T) {
+	alone(t)
 	const keys = 20_000
 	for name, policy := range hashed {
 		for _, cfg := range []balance.HashConfig{{}, {BoundedLoad: 1.25, Spill: 2}} {

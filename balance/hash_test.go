@@ -39,7 +39,7 @@ func TestHashConformance(t *testing.T) {
 	for name, policy := range hashed {
 		t.Run(name, func(t *testing.T) {
 			build := func() balance.Policy { return policy(balance.HashConfig{BoundedLoad: 1.25}) }
-			balancetest.Policy(t, build, slackOf(name))
+			conform(t, build, slackOf(name))
 		})
 	}
 }

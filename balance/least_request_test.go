@@ -44,6 +44,7 @@ func TestLeastRequestExact(t *testing.T) {
 // Above 256 it is the best of 16: the chance that the lightest eighth of the
 // members is hit at all is 1 - (7/8)^16 = 0.88.
 func TestLeastRequestSampled(t *testing.T) {
+	alone(t)
 	d := dice(t)
 	ms := members(800)
 	for i, m := range ms {
@@ -62,6 +63,7 @@ func TestLeastRequestSampled(t *testing.T) {
 // The newcomer's rule of least_request, as it is written: alone at the minimum
 // it is admitted with min(1, s/(1-s) x weight / sum of weights).
 func TestLeastRequestNewcomer(t *testing.T) {
+	alone(t)
 	d := dice(t)
 	for _, c := range []struct {
 		share  float64
@@ -85,6 +87,7 @@ func TestLeastRequestNewcomer(t *testing.T) {
 // Where it ties it is admitted with min(s, s/(1-s) x T / sum) and then has its
 // part of the tie; who is excluded counts in neither.
 func TestLeastRequestNewcomerTies(t *testing.T) {
+	alone(t)
 	d := dice(t)
 	for _, c := range []struct {
 		share      float64

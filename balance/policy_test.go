@@ -118,6 +118,7 @@ func heaviestBut(ms []balance.Member, i int) int {
 // With one member of weight 5, five times as fast, among five of weight 1, the
 // heavy one gets half the work, give or take little, at every load.
 func TestP2CWeightHoldsAtEveryLoad(t *testing.T) {
+	alone(t)
 	d := dice(t)
 	for _, load := range []float64{0.02, 0.1, 0.3, 0.5, 0.7, 0.9} {
 		ms := members(6, 5, 1, 1, 1, 1, 1)
@@ -161,6 +162,7 @@ func TestP2CWeightHoldsAtEveryLoad(t *testing.T) {
 
 // With more choices the lightest of more members wins, with all the lightest.
 func TestP2CChoices(t *testing.T) {
+	alone(t)
 	d := dice(t)
 	for _, n := range []int{5, 20, 100} {
 		ms := members(n)
