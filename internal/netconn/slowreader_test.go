@@ -51,7 +51,7 @@ func TestWriteLooksOnceMore(t *testing.T) {
 // TestSlowReaderOfTLS: a write under TLS may last for longer than its deadline
 // while it progresses, and no longer when it does not.
 func TestSlowReaderOfTLS(t *testing.T) {
-	const given = 400 * time.Millisecond
+	const given = time.Second
 	a, b := tcpPair(t)
 	if err := b.SetWriteBuffer(32 << 10); err != nil {
 		t.Fatal(err)
@@ -62,7 +62,7 @@ func TestSlowReaderOfTLS(t *testing.T) {
 	ca := weirtest.NewAuthority(t)
 	c := Server(b, &tls.Config{Certificates: []tls.Certificate{ca.Issue("weir.test")}})
 	client := tls.Client(a, &tls.Config{RootCAs: ca.Pool(), ServerName: "weir.test"})
-	const size = 1 << 20
+	const size = 2 << 20
 	enough, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)

@@ -140,6 +140,7 @@ func TestAdaptiveSurge(t *testing.T) {
 // What matters least is refused first: of three kinds that are 40 % of capacity
 // each, the most important hardly loses anything, and the least bears the excess.
 func TestAdaptivePriorities(t *testing.T) {
+	whole(t)
 	eachSeed(t, func(t *testing.T, seed uint64) {
 		st := limited(seed, 0.4, 60*time.Second, nil)
 		kinds := map[*Source]balance.Priority{st.source: balance.NormalPriority}
