@@ -56,6 +56,7 @@ var promised = map[string]string{
 	"weir_log_dropped_total":          "",
 	"weir_state_file_writes_total":    "outcome",
 	"weir_redispatches_total":         "cause pool",
+	"weir_hedges_total":               "outcome pool",
 	"weir_build_info":                 "goversion version",
 	"weir_discovery_backends":         "pool",
 	"weir_discovery_held":             "pool",
@@ -368,7 +369,7 @@ func readDashboard(t *testing.T) []expression {
 // beyond those that the test's own traffic brought about.
 func vocabulary() map[string][]string {
 	v := map[string][]string{
-		"outcome": {"success", "failure", "no_budget", "not_replayable", "not_allowed", "ok", "partial", "empty", "failed", "done"},
+		"outcome": {"success", "failure", "no_budget", "not_replayable", "not_allowed", "too_late", "retried_below", "won", "lost", "refused", "ok", "partial", "empty", "failed", "done"},
 		"code":    {"500", "599"},
 	}
 	for r := range message.Reasons {

@@ -54,7 +54,7 @@ listeners:
       - {name: app, match: {path_prefix: /app}, pool: app}
       - {name: dead, match: {path_prefix: /dead}, pool: dead}
       - {name: busy, match: {path_prefix: /busy}, pool: busy, retry: {attempts: 3}}
-      - {name: slow, match: {path_prefix: /slow}, pool: slow}
+      - {name: slow, match: {path_prefix: /slow}, pool: slow, retry: {hedge: {after: 20ms}}}
       - {name: ejects, match: {path_prefix: /ejects}, pool: ejects}
       - {name: found, match: {path_prefix: /found}, pool: found}
   secure: {bind: %q, pool: app, tls: {certificates: [{cert: %s, key: %s}]}}

@@ -259,9 +259,9 @@ func (e *exchange) next(f *Failure) pool.Decision {
 	case pool.NotReplayable:
 		outcome = observe.RetryNotReplayable
 	case pool.TooLate:
-		e.rec.Detail = "too little time left for a retry"
+		e.rec.Detail, outcome = "too little time left for a retry", observe.RetryTooLate
 	case pool.RetriedBelow:
-		e.rec.Detail = "a weir behind has retried"
+		e.rec.Detail, outcome = "a weir behind has retried", observe.RetryRetriedBelow
 	case pool.Attempts, pool.Within:
 	default:
 		return d

@@ -3,11 +3,13 @@
 package l7
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/weirlb/weir/balance"
 	"github.com/weirlb/weir/internal/message"
+	"github.com/weirlb/weir/internal/observe"
 	"github.com/weirlb/weir/internal/weirtest"
 	"github.com/weirlb/weir/pool"
 )
@@ -53,7 +55,8 @@ func TestTooLate(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			good := weirtest.Always(t, ok2)
 			j := &judging{by: make(chan time.Duration, 1)}
-			r := newRig(t, []string{c.first.Addr(), good.Addr()}, firstPick, rigOptions{edit: func(r *rig) {
+			m := observe.NewMetrics(observe.MetricsOptions{})
+			r := newRig(t, []string{c.first.Addr(), good.Addr()}, firstPick, metered(m), rigOptions{edit: func(r *rig) {
 				j.rig, r.rt.Pool = r, j
 			}})
 			if m := r.roundTrip("GET / HTTP/1.1\r\nHost: h\r\nX-Weir-Attempt: 1\r\n\r\n"); m.Status() != c.status || m.Get(retryName) != "no" {
@@ -62,6 +65,9 @@ func TestTooLate(t *testing.T) {
 			rec := r.want(c.status, c.reason, true)
 			if rec.Attempts != 1 || rec.Detail != "too little time left for a retry" || len(good.Seen()) != 0 {
 				t.Errorf("record %+v, %d requests on the second backend", rec, len(good.Seen()))
+			}
+			if got := series(m, "weir_retries_total"); len(got) != 1 || !strings.Contains(got[0], `outcome="too_late"`) {
+				t.Errorf("counted %q", got)
 			}
 			if left := <-j.by; left <= 0 || left > r.rt.Timeouts.Request {
 				t.Errorf("the pool was told that %v are left", left)

@@ -55,6 +55,7 @@ type hedge struct {
 	began, sentAt balance.Instant
 	connect       time.Duration
 	firstByte     time.Duration
+	outcome       observe.HedgeOutcome
 }
 
 const (
@@ -97,12 +98,14 @@ func (e *exchange) startHedge() {
 	}
 	e.breq.Rand, e.breq.Now = rand.Uint64(), e.now
 	if e.rt.Pool.Pick(&h.lease, &e.breq) != pool.Granted {
+		e.countHedge(observe.HedgeRefused)
 		return
 	}
 	h.backend = h.lease.Backend()
 	t, ok := h.backend.Attachment().(Target)
 	if !ok || e.breq.Tried.Has(h.backend.Hash()) || !e.rt.Pool.Hedge(e.now, &e.rt.Retry, &e.try, e.headBy) {
 		h.lease.Return(e.now)
+		e.countHedge(observe.HedgeRefused)
 		return
 	}
 	h.target, h.by = t, e.headBy
@@ -194,8 +197,10 @@ func (h *hedge) end(f *Failure) {
 	h.mu.Lock()
 	cut := h.cut
 	h.mu.Unlock()
+	h.outcome = observe.HedgeFailed
 	switch {
 	case cut:
+		h.outcome = observe.HedgeLost
 		o.Kind, o.Stale, o.Overtaken = pool.Canceled, false, h.sent
 	case !f.failed():
 		o.Kind, o.Status, o.FirstByte = pool.Success, h.res.Status, h.firstByte
@@ -230,6 +235,22 @@ func (h *hedge) cancel() {
 func (e *exchange) settleHedge(f *Failure) bool {
 	h := e.hedge
 	e.hedge, e.hedgeAt = nil, 0
+	won := e.race(h, f)
+	if won {
+		h.outcome = observe.HedgeWon
+	}
+	e.countHedge(h.outcome)
+	return won
+}
+
+func (e *exchange) countHedge(o observe.HedgeOutcome) {
+	if e.rt.PoolSeries != nil {
+		e.rt.PoolSeries.Hedge(o)
+	}
+}
+
+// race is settleHedge but for the count.
+func (e *exchange) race(h *hedge, f *Failure) bool {
 	overtaken := h.turn.Load() == turnHedge
 	worse := f.failed() && f.retriable() && !e.late(e.headBy) || !f.failed() && e.rt.Retry.OnStatus.Has(e.res.Status)
 	switch {

@@ -199,6 +199,43 @@ func TestHedgeClientLeaves(t *testing.T) {
 	}
 }
 
+// TestHedgesAreCounted by what became of them.
+func TestHedgesAreCounted(t *testing.T) {
+	const busy = "HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n"
+	for outcome, c := range map[string]struct {
+		first, second string // what they answer; empty: nothing
+		pool          func(*pool.Config)
+	}{
+		"won":     {"", ok2, nil},
+		"lost":    {ok2, "", nil},
+		"failed":  {busy, busy, nil},
+		"refused": {ok2, "", func(c *pool.Config) { c.Retry = pool.Budget{} }},
+	} {
+		m := observe.NewMetrics(observe.MetricsOptions{})
+		first, second := newMute(t), newMute(t)
+		r := newRig(t, []string{first.Addr(), second.Addr()}, firstPick, metered(m), rigOptions{edit: hedged, pool: c.pool})
+		conn := r.dial()
+		conn.Send(get)
+		if outcome == "refused" {
+			eventually(t, "a refusal", func() bool { return len(series(m, "weir_hedges_total")) > 0 })
+		} else {
+			eventually(t, "a hedge", func() bool { return len(second.Seen()) == 1 })
+		}
+		for b, answer := range map[*mute]string{first: c.first, second: c.second} {
+			if answer != "" {
+				b.answer <- answer
+			}
+		}
+		if m := conn.Final("GET"); m == nil {
+			t.Fatalf("%s: no answer", outcome)
+		}
+		<-r.done
+		if got, want := series(m, "weir_hedges_total"), fmt.Sprintf(`{outcome=%q,pool="app"} 1`, outcome); len(got) != 1 || got[0] != want {
+			t.Errorf("counted %q, want %s", got, want)
+		}
+	}
+}
+
 // TestHedgeRace lets both backends answer at the same time, again and again:
 // every request gets one whole answer, and nothing is left.
 func TestHedgeRace(t *testing.T) {

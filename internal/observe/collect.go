@@ -27,7 +27,7 @@ var (
 	descUpstream       = desc("weir_upstream_seconds", "The same time by phase: waiting for a slot (0 for those that did not), connecting (fresh connections only), until the answer's head, total.", "pool", "phase")
 	descQueueSeconds   = desc("weir_queue_seconds", "How long requests waited for a slot, those that did.", "pool")
 	descUpstreamConns  = desc("weir_upstream_connections_total", "Connections to backends that requests went over: opened for them or reused.", "pool", "backend", "reused")
-	descRetries        = desc("weir_retries_total", "Retries by what made them necessary and what became of them; outcomes no_budget, not_replayable and not_allowed are retries refused.", "pool", "cause", "outcome")
+	descRetries        = desc("weir_retries_total", "Retries by what made them necessary and what became of them; outcomes other than success and failure are retries refused.", "pool", "cause", "outcome")
 	descRedispatches   = desc("weir_redispatches_total", "Attempts made again because the one before had sent nothing.", "pool", "cause")
 	descEjections      = desc("weir_ejections_total", "Backends taken out by what their traffic said.", "pool", "backend", "cause")
 	descProbeSeconds   = desc("weir_probe_seconds", "Duration of health probes.", "outcome")
@@ -62,7 +62,7 @@ type collector struct{ m *Metrics }
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descRequests, descRequestSeconds, descUpstream, descQueueSeconds, descUpstreamConns,
-		descRetries, descRedispatches, descEjections, descProbeSeconds, descInFlight, descState,
+		descRetries, descRedispatches, descHedges, descEjections, descProbeSeconds, descInFlight, descState,
 		descStates, descShare, descFlips, descPanic, descCorrelated, descBudget, descSaturation, descQueueLength,
 		descLimit, descShed,
 		descConnections, descAcceptQueue, descAcceptLimit, descCertificate, descPorts, descGeneration,
@@ -241,6 +241,7 @@ func (m *Metrics) collectPoolSeries(s sink) {
 				s.counter(descRedispatches, n, p.name, message.Reason(cause).String())
 			}
 		}
+		s.hedges(p)
 		if p.name == "" {
 			continue // requests that found no route have no upstream
 		}

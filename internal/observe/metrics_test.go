@@ -103,6 +103,7 @@ func TestNames(t *testing.T) {
 		"weir_correlated_failure":         "GAUGE kind,pool",
 		"weir_retries_total":              "COUNTER cause,outcome,pool",
 		"weir_redispatches_total":         "COUNTER cause,pool",
+		"weir_hedges_total":               "COUNTER outcome,pool",
 		"weir_retry_budget_remaining":     "GAUGE pool",
 		"weir_connections":                "GAUGE listener,pool,side",
 		"weir_upstream_connections_total": "COUNTER backend,pool,reused",
@@ -143,6 +144,7 @@ func TestNames(t *testing.T) {
 	m.Series("web", "all", "app", "10.0.0.1:8080").Observe(&Record{Status: 200, Sent: true, Linked: true, Total: time.Millisecond})
 	m.Pool("app").Retry(message.ResetBeforeResponse, 0, RetrySucceeded)
 	m.Pool("app").Redispatch(message.ConnectRefused)
+	m.Pool("app").Hedge(HedgeWon)
 	m.Ejected("app", "10.0.0.1:8080", "consecutive")
 	m.SetGeneration(7)
 	m.Reload(errors.New("no"))

@@ -19,10 +19,12 @@ const (
 	RetryNoBudget                          // refused: the pool's budget was spent
 	RetryNotReplayable                     // refused: bytes were sent and the request may not be repeated
 	RetryNotAllowed                        // refused: attempts or time used up
+	RetryTooLate                           // refused: hardly an answer of the pool's comes in the time that was left
+	RetryRetriedBelow                      // refused: the answer says that a weir behind has retried, or declined to
 	retryOutcomes
 )
 
-var retryOutcomeNames = [retryOutcomes]string{"success", "failure", "no_budget", "not_replayable", "not_allowed"}
+var retryOutcomeNames = [retryOutcomes]string{"success", "failure", "no_budget", "not_replayable", "not_allowed", "too_late", "retried_below"}
 
 // Causes are reasons and, behind them, the statuses that retry.when may list.
 var retryStatuses = [...]int{408, 425, 429, 500, 502, 503, 504}
@@ -39,6 +41,7 @@ type PoolSeries struct {
 	queue, connect, firstByte histogram
 	retries                   [causes][retryOutcomes]atomic.Uint64
 	redispatches              [message.Reasons]atomic.Uint64
+	hedges                    [hedgeOutcomes]atomic.Uint64
 	tunnelled                 atomic.Bool // it has had one
 	tunnelEnds                tunnelEnds
 }
