@@ -79,10 +79,12 @@ func newRoot() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
+	root.Version = readBuildFacts().String() // --version and -v say what `weir version` does
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(
 		newRun(), newProxy(), newBackend(), newDemo(), newCheck(),
 		newStatus(), newAdminWord("drain"), newAdminWord("enable"), newAdminWord("disable"), newWeight(), newAdd(), newRemove(),
-		newSim(), newVersion(), newReload(), newUpgrade(), newExplain(), newDebug(), newDoctor(),
+		newSim(), newVersion(), newReload(), newUpgrade(), newExplain(), newEvents(), newDebug(), newDoctor(),
 	)
 	markUse(root)
 	return root

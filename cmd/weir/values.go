@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 )
@@ -27,6 +28,31 @@ func parseWeight(s string) (uint32, error) {
 		return 0, wrongUse("%q is not a weight: a whole number from 0 to 1000; for a smaller share multiply the others' weights", s)
 	}
 	return uint32(n), nil
+}
+
+// parseSince reads a time: how long before now, or when. Empty is the zero time.
+func parseSince(s string, now time.Time) (time.Time, error) {
+	if s == "" {
+		return time.Time{}, nil
+	}
+	if d, err := time.ParseDuration(s); err == nil && d >= 0 {
+		return now.Add(-d), nil
+	}
+	if t, err := time.Parse(time.RFC3339, s); err == nil {
+		return t, nil
+	}
+	for _, form := range []string{"2006-01-02 15:04:05", "2006-01-02 15:04"} {
+		if t, err := time.ParseInLocation(form, s, now.Location()); err == nil {
+			return t, nil
+		}
+	}
+	for _, form := range []string{"15:04:05", "15:04"} {
+		if t, err := time.ParseInLocation(form, s, now.Location()); err == nil {
+			y, m, d := now.Date()
+			return time.Date(y, m, d, t.Hour(), t.Minute(), t.Second(), 0, now.Location()), nil
+		}
+	}
+	return time.Time{}, wrongUse("--since is %q: write how long ago, such as 10m, or when, such as 15:04 or 2026-01-31T08:00:00Z", s)
 }
 
 // splitBackend reads POOL/BACKEND. A backend's id may itself hold slashes, a
