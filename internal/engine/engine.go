@@ -149,15 +149,6 @@ func backendSeries(p *config.Plan) int {
 	return p.Metrics.BackendSeries
 }
 
-// newLogger writes text for people, JSON for collectors; which of them follows
-// from where it goes is decided by the operator's log.format alone.
-func newLogger(w io.Writer, level slog.Leveler) *slog.Logger {
-	if w == nil {
-		return slog.New(slog.DiscardHandler)
-	}
-	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
-}
-
 func levelOf(l *config.Log) slog.Level {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(l.Level)); err != nil {
@@ -303,6 +294,7 @@ func (e *Engine) Start() {
 	e.front.start()
 	e.state.Store(phaseServing)
 	e.retirer.Go(e.keepState)
+	e.retirer.Go(e.rebalance)
 	e.log.Info("serving", "version", e.opt.Version, "generation", e.gen.Load().Number)
 	if e.opt.Load != nil {
 		e.retirer.Go(e.watch)
