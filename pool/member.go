@@ -251,7 +251,14 @@ func (m *member) badAnswer(began balance.Instant, o *Outcome) {
 	if m.run.Load()>>32 != 0 && int64(began) >= m.lastConn.Load() {
 		m.run.And(1<<32 - 1) // it can be connected to
 	}
-	switch health.Judge(o.Status, o.RetryAfter) {
+	verdict := health.Judge(o.Status, o.RetryAfter)
+	if verdict == health.Bad && o.Behind {
+		// A balancer that says so is alive. When what is behind it fails, it most
+		// often fails behind its peers as well, and ejecting them one after the other
+		// would be an outage more. It goes only if it fails far more than they do.
+		verdict = health.ServerError
+	}
+	switch verdict {
 	case health.Bad:
 		m.bad(mode, o)
 	case health.ServerError:

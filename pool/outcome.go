@@ -106,6 +106,9 @@ type Outcome struct {
 	// Overloaded says that the answer carried another signal of overload that is
 	// listed in the pool's configuration, gRPC's RESOURCE_EXHAUSTED for one.
 	Overloaded bool
+	// Behind says that the backend is another layer of balancing which tells of a
+	// failure behind it: it has retried itself, or declined to.
+	Behind bool
 	// Overtaken says of a Canceled attempt that a hedge answered first: it would
 	// have taken longer than Total.
 	Overtaken bool

@@ -41,7 +41,7 @@ var rewrite = flag.Bool("rewrite", false, "rewrite testdata/*.txt with what happ
 // Answers: pass, not_ready, 404, overloaded, refused, no_route, timeout, reset, local.
 // Outcomes: a status, kept (200 over a kept connection), 503ra (with Retry-After), refused, unreachable, conn_timeout,
 // tls, reset, stale, malformed, resp_timeout, canceled, client, local, exhausted (an answer that says overloaded),
-// load=0.95 (one with a load report), 503ra=10s; any of them @CLIENT and before that ~LATENCY. Answers of probes
+// load=0.95 (one with a load report), 503ra=10s, 502behind (of what is behind a weir); any of them @CLIENT and before that ~LATENCY. Answers of probes
 // also load=0.95.
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")

@@ -164,6 +164,7 @@ func (s *script) outcome(text string) Outcome {
 		o.FirstByte = s.duration(took)
 		text, o.Total = base, o.FirstByte
 	}
+	text, o.Behind = strings.CutSuffix(text, "behind")
 	if after, ok := strings.CutPrefix(text, "503ra="); ok {
 		text, o.RetryAfterFor = "503ra", s.duration(after)
 	}

@@ -30,6 +30,7 @@ type hedge struct {
 	x      *Exchanger
 	req    *message.Request
 	head   bool
+	weir   bool // the backends are weirs
 	rules  *pool.RetryRules
 	target Target
 	by     balance.Instant // when its answer is due; 0: never
@@ -93,7 +94,7 @@ func (e *exchange) startHedge() {
 		return
 	}
 	h := &hedge{
-		x: e.x, req: e.req, head: e.head, rules: &e.rt.Retry, times: &e.rt.Timeouts, client: e.clientKey, first: e.up.Conn(),
+		x: e.x, req: e.req, head: e.head, weir: e.rt.Weir, rules: &e.rt.Retry, times: &e.rt.Timeouts, client: e.clientKey, first: e.up.Conn(),
 		stop: make(chan struct{}), over: make(chan struct{}), began: e.now,
 	}
 	e.breq.Rand, e.breq.Now = rand.Uint64(), e.now
@@ -205,6 +206,7 @@ func (h *hedge) end(f *Failure) {
 	case !f.failed():
 		o.Kind, o.Status, o.FirstByte = pool.Success, h.res.Status, h.firstByte
 		o.RetryAfter = o.Status == 503 && h.res.Fields.Has(message.RetryAfter)
+		o.Behind = h.weir && o.Status >= 500 && noRetry(&h.res.Fields)
 	}
 	h.lease.Done(o)
 }

@@ -7,7 +7,9 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
+	"github.com/weirlb/weir/health"
 	"github.com/weirlb/weir/internal/message"
 	"github.com/weirlb/weir/internal/weirtest"
 	"github.com/weirlb/weir/pool"
@@ -160,6 +162,31 @@ func TestRetryMarkOnOwnAnswer(t *testing.T) {
 		t.Errorf("when nobody was reached: %q", m.Head())
 	}
 	r.want(502, message.ConnectRefused, false)
+}
+
+// TestMarkedFailuresEjectNobody: a weir that tells of what failed behind it is
+// itself at work. Of others the mark is not believed.
+func TestMarkedFailuresEjectNobody(t *testing.T) {
+	for _, weir := range []bool{true, false} {
+		told := weirtest.Always(t, "HTTP/1.1 502 Bad Gateway\r\nX-Weir-Retry: no\r\nContent-Length: 0\r\n\r\n")
+		r := newRig(t, []string{told.Addr()}, rigOptions{
+			pool: func(c *pool.Config) {
+				c.Passive = health.Passive{Enabled: true, Consecutive: 5, Eject: time.Minute, MaxEject: time.Minute, MaxEjected: 1}
+			},
+			edit: func(r *rig) { r.rt.Weir = weir },
+		})
+		for range 8 {
+			if m := r.roundTrip(get); weir && m.Status() != 502 {
+				t.Errorf("answer %+v", m)
+			}
+		}
+		ejected := func() bool { return r.pool.Snapshot().Ejected > 0 }
+		if !weir {
+			eventually(t, "an ejection", ejected)
+		} else if ejected() {
+			t.Error("it was ejected")
+		}
+	}
 }
 
 // TestMarksCostNothing: a request to a pool of weirs allocates no more than

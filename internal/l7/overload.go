@@ -19,6 +19,7 @@ type signals struct {
 	after   time.Duration // how long that asks for; 0: unknown, or over
 	load    float64       // of a load report
 	hasLoad bool
+	behind  bool // a weir tells of what failed behind it
 }
 
 // readSignals looks at the head of a final answer.
@@ -33,6 +34,7 @@ func (e *exchange) readSignals() {
 	if e.rt.LoadReports {
 		e.readLoad(&r.Fields)
 	}
+	e.signals.behind = e.rt.Weir && r.Status >= 500 && noRetry(&r.Fields)
 }
 
 // readTrailers looks at what came after the content: it is younger than the
@@ -69,7 +71,7 @@ func (e *exchange) readLoad(f *message.Fields) {
 // tell adds the signals to the outcome of an attempt that was answered.
 func (s *signals) tell(o *pool.Outcome) {
 	o.RetryAfter, o.RetryAfterFor = s.asked, s.after
-	o.Load, o.HasLoad = s.load, s.hasLoad
+	o.Load, o.HasLoad, o.Behind = s.load, s.hasLoad, s.behind
 }
 
 // maxRetryDelay bounds what Retry-After can ask for; pools take far less to
