@@ -171,6 +171,25 @@ type Listener struct {
 type ListenerTLS struct {
 	Certificates []KeyPair // in file order; the first is used without SNI
 	MinVersion   uint16    // tls.VersionTLS12 or tls.VersionTLS13
+	ClientAuth   ClientAuth
+	// TicketKeysFile holds the keys of session tickets; empty: the listener makes
+	// its own.
+	TicketKeysFile string
+	HSTS           *HSTS // nil: off
+}
+
+// ClientAuth says what is asked of clients.
+type ClientAuth struct {
+	Mode    string   // off, optional or required
+	CA      string   // PEM file; empty only when off
+	CRL     string   // file of revocation lists; empty: none
+	Forward []string // of client_cert, client_cert_chain and xfcc, sorted; nil: nothing
+}
+
+// HSTS is RFC 6797's policy for hosts of a listener.
+type HSTS struct {
+	MaxAge              time.Duration
+	Subdomains, Preload bool
 }
 
 // KeyPair names a certificate chain and its key, both PEM files.

@@ -224,5 +224,6 @@ type PoolTLS struct {
 	CA                 string // PEM file; empty: the system's
 	ServerName         string // empty: the name in the URL
 	Cert, Key          string // client certificate; empty: none
+	MinVersion         uint16 // tls.VersionTLS12 or tls.VersionTLS13
 	InsecureSkipVerify bool
 }

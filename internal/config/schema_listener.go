@@ -3,11 +3,9 @@
 package config
 
 import (
-	"crypto/tls"
 	"net/netip"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -56,65 +54,6 @@ var listenerFields = []field[Listener]{
 	key("debug_headers", "false", boolean(), func(l *Listener) *bool { return &l.DebugHeaders }, "X-Served-By and Server-Timing toward clients"),
 	routesField,
 	&catchAll{spec{name: "pool", kind: "pool's name", doc: "one route for all that no other route takes"}},
-}
-
-var listenerTLSFields = []field[ListenerTLS]{
-	certificatesField,
-	key("min_version", "1.2", tlsVersion, func(t *ListenerTLS) *uint16 { return &t.MinVersion }, "oldest TLS version"),
-	keys("client_auth", "certificates of clients", func(t *ListenerTLS) *ListenerTLS { return t }, []field[ListenerTLS]{
-		later[ListenerTLS]("mode", "off", choice([]string{"off", "optional", "required"}), "whether one is asked for").off("off", "off"),
-		later[ListenerTLS]("ca", "none", file(), "who signs them").off("none", ""),
-	}).offMeans(func(*ListenerTLS) {}),
-	later[ListenerTLS]("ticket_keys_file", "none", file(), "keys of session tickets").off("none", ""),
-}
-
-var certificatesField = &several[ListenerTLS, KeyPair]{
-	s:  spec{name: "certificates", kind: "list", doc: "by name (SNI); the first is used without one", subs: specsOf(keyPairFields), list: true},
-	at: func(t *ListenerTLS) *[]KeyPair { return &t.Certificates }, what: "certificate", fields: keyPairFields,
-	begin: func(_ *decoder, _, n *node, k *KeyPair) { k.Pos = n.pos },
-	end: func(d *decoder, _, n *node, k *KeyPair) {
-		if n.lacks("cert") {
-			d.fault(n, "a certificate has no cert", "give the PEM file of the certificate chain: cert: FILE")
-		}
-		if n.lacks("key") {
-			d.fault(n, "a certificate has no key", "give the PEM file of its key: key: FILE")
-		}
-	},
-}
-
-var keyPairFields = []field[KeyPair]{
-	key("cert", "", file(), func(k *KeyPair) *string { return &k.Cert }, "PEM file of the chain"),
-	key("key", "", file(), func(k *KeyPair) *string { return &k.Key }, "PEM file of the key"),
-}
-
-// tlsVersion reads 1.2 and 1.3, quoted or not.
-var tlsVersion codec[uint16] = simple[uint16]{
-	name: "1.2 or 1.3",
-	parse: func(text string) (uint16, string, string) {
-		switch text {
-		case "1.2":
-			return tls.VersionTLS12, "", ""
-		case "1.3":
-			return tls.VersionTLS13, "", ""
-		case "1.0", "1.1", "1":
-			return 0, "TLS " + text + " is broken and refused", "use 1.2 or 1.3"
-		}
-		for _, v := range []string{"1.2", "1.3"} {
-			if trimZeros(text) == v || strings.TrimLeft(strings.ToLower(text), "tlsv ") == v {
-				return 0, quote(text) + " is not a TLS version", "write " + v
-			}
-		}
-		return 0, quote(text) + " is not a TLS version", "use 1.2 or 1.3"
-	},
-	format: func(v uint16) string { return "1." + strconv.Itoa(int(v)-0x0301) },
-}
-
-func checkListenerTLS(d *decoder, n *node, t *ListenerTLS) {
-	if len(t.Certificates) == 0 && n.at("certificates").kind != faulty && n.lacks("certificates") {
-		d.fault(n, "TLS needs a certificate", "add certificates: [{cert: FILE, key: FILE}]")
-	} else if p := n.get("certificates"); p != nil && p.value.kind == list && len(p.value.items) == 0 {
-		d.fault(p.value, "TLS needs a certificate", "write [{cert: FILE, key: FILE}]")
-	}
 }
 
 var listenerTimeoutFields = []field[ListenerTimeouts]{

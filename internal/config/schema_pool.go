@@ -131,6 +131,7 @@ var poolTLSFields = []field[PoolTLS]{
 	key("server_name", "auto", text("host", hostName), func(t *PoolTLS) *string { return &t.ServerName }, "name that is verified; auto is the URL's").word("auto", ""),
 	key("cert", "none", file(), func(t *PoolTLS) *string { return &t.Cert }, "client certificate").off("none", ""),
 	key("key", "none", file(), func(t *PoolTLS) *string { return &t.Key }, "its key").off("none", ""),
+	key("min_version", "1.2", tlsVersion, func(t *PoolTLS) *uint16 { return &t.MinVersion }, "oldest TLS version"),
 	key("insecure_skip_verify", "false", boolean(), func(t *PoolTLS) *bool { return &t.InsecureSkipVerify }, "do not verify backends"),
 }
 
@@ -190,7 +191,7 @@ func endPool(d *decoder, key, n *node, p *Pool) {
 	}
 	checkBalance(d, n, p)
 	checkShares(d, n, p, given.value.items)
-	if t := n.get("tls"); t != nil && !secure && p.Active.TLS != "on" && p.Discover == nil && p.TLS != (PoolTLS{}) {
+	if t := n.get("tls"); t != nil && !secure && p.Active.TLS != "on" && p.Discover == nil && p.TLS != defaultsOf(poolTLSFields) {
 		d.warn(t.key, "tls_unused", "no backend of pool "+p.Name+" is https, so tls says nothing")
 	}
 }

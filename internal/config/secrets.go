@@ -125,6 +125,7 @@ func (p *Plan) SecretFiles() []string {
 			for _, k := range t.Certificates {
 				add(k.Key)
 			}
+			add(t.TicketKeysFile)
 		}
 	}
 	for i := range p.Pools {

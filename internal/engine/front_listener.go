@@ -72,7 +72,7 @@ func (f *front) options(cfg *config.Listener) listen.Options {
 		Relieve:   e.relief.one,
 	}
 	if t := cfg.TLS; t != nil {
-		opt.TLS = &listen.TLSOptions{MinVersion: t.MinVersion}
+		opt.TLS = &listen.TLSOptions{MinVersion: t.MinVersion, ClientAuth: clientAuth(t), TicketKeysFile: t.TicketKeysFile}
 		for _, c := range t.Certificates {
 			opt.TLS.Certificates = append(opt.TLS.Certificates, listen.CertFile{Cert: c.Cert, Key: c.Key})
 		}
@@ -137,6 +137,9 @@ func (l *liveListener) gauges() observe.ListenerGauges {
 	for _, q := range l.ln.Queues() {
 		g.AcceptQueue += int64(q.Length)
 		g.AcceptQueueLimit += int64(q.Limit)
+	}
+	if l.tls {
+		g.Handshakes, g.Handshaking = l.handshakes(), l.ln.Handshaking()
 	}
 	for _, c := range l.ln.Certificates() {
 		g.Certificates = append(g.Certificates, observe.CertificateGauge{Name: c.Name, NotAfter: c.NotAfter})

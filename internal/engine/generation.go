@@ -53,6 +53,8 @@ func (e *Engine) buildHandler(g *Generation, l *config.Listener) (*l7.Handler, e
 		Ready:        e.isReady,
 		DebugHeaders: l.DebugHeaders,
 		MaxBody:      l.MaxBody,
+		CertFields:   certFields(l.TLS),
+		HSTS:         hsts(l.TLS),
 		Series:       e.metrics.Route(l.Name, "", ""),
 	}
 	h.Log = g.log.of(h)

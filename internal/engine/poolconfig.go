@@ -4,9 +4,8 @@ package engine
 
 import (
 	"crypto/tls"
-	"crypto/x509"
-	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"slices"
 	"time"
@@ -14,8 +13,8 @@ import (
 	"github.com/weirlb/weir/balance"
 	"github.com/weirlb/weir/health"
 	"github.com/weirlb/weir/internal/config"
-	"github.com/weirlb/weir/internal/inputfile"
 	"github.com/weirlb/weir/internal/probe"
+	"github.com/weirlb/weir/internal/upstream"
 	"github.com/weirlb/weir/pool"
 )
 
@@ -170,31 +169,13 @@ func DetectionOf(p *config.Pool) Detection {
 
 // upstreamTLS builds what all https backends of a pool share. The server name
 // is set per backend.
-func upstreamTLS(p *config.Pool) (*tls.Config, error) {
-	c := &tls.Config{
-		MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
-		InsecureSkipVerify: p.TLS.InsecureSkipVerify, //nolint:gosec // the operator's word, off by default and warned about
-		ServerName:         p.TLS.ServerName,
-	}
-	if p.TLS.CA != "" {
-		pem, err := inputfile.Read(p.TLS.CA, inputfile.Most)
-		if err != nil {
-			return nil, fmt.Errorf("pool %s: tls.ca: %w", p.Name, err)
-		}
-		c.RootCAs = x509.NewCertPool()
-		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("pool %s: tls.ca: %s holds no certificate", p.Name, p.TLS.CA)
-		}
-	}
-	if (p.TLS.Cert == "") != (p.TLS.Key == "") {
-		return nil, fmt.Errorf("pool %s: tls: %w", p.Name, errors.New("cert and key go together"))
-	}
-	if p.TLS.Cert != "" {
-		pair, err := inputfile.KeyPair(p.TLS.Cert, p.TLS.Key)
-		if err != nil {
-			return nil, fmt.Errorf("pool %s: tls: %w", p.Name, err)
-		}
-		c.Certificates = []tls.Certificate{pair}
+func upstreamTLS(p *config.Pool, log *slog.Logger) (*tls.Config, error) {
+	c, err := upstream.TLSOptions{
+		CAFile: p.TLS.CA, ServerName: p.TLS.ServerName, CertFile: p.TLS.Cert, KeyFile: p.TLS.Key,
+		InsecureSkipVerify: p.TLS.InsecureSkipVerify, MinVersion: p.TLS.MinVersion, ALPN: []string{"http/1.1"}, Logger: log,
+	}.Config()
+	if err != nil {
+		return nil, fmt.Errorf("pool %s: %w", p.Name, err)
 	}
 	return c, nil
 }

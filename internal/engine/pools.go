@@ -41,11 +41,12 @@ func (e *Engine) buildPool(cfg *config.Pool, first bool) (*livePool, error) {
 		return nil, err
 	}
 	pc.First = first
-	shared, err := upstreamTLS(cfg)
+	log := e.log.With("pool", cfg.Name)
+	shared, err := upstreamTLS(cfg, log)
 	if err != nil {
 		return nil, err
 	}
-	d := &driver{engine: e, name: cfg.Name, log: e.log.With("pool", cfg.Name)}
+	d := &driver{engine: e, name: cfg.Name, log: log}
 	d.set.Store(&driverSettings{cfg: cfg, tls: shared})
 	p := &livePool{name: cfg.Name, driver: d, cfg: *cfg, series: e.metrics.Pool(cfg.Name)}
 	p.pool = pool.New(pc, d, clock.Now)

@@ -23,7 +23,7 @@ type poolChange struct {
 // change prepares a running pool for another plan, or returns nil when nothing
 // but the backends may differ.
 func (p *livePool) change(next *config.Pool, instance uint64) (*poolChange, error) {
-	shared, err := upstreamTLS(next) // again: the files may hold something else now
+	shared, err := upstreamTLS(next, p.driver.log) // again: the files may hold something else now
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ func samePolicy(a, b *config.Pool) bool {
 // sameTLS reports whether two settings from upstreamTLS verify and present the
 // same.
 func sameTLS(a, b *tls.Config) bool {
-	if a.ServerName != b.ServerName || a.InsecureSkipVerify != b.InsecureSkipVerify ||
+	if a.ServerName != b.ServerName || a.MinVersion != b.MinVersion || a.InsecureSkipVerify != b.InsecureSkipVerify ||
 		!a.RootCAs.Equal(b.RootCAs) || len(a.Certificates) != len(b.Certificates) {
 		return false
 	}

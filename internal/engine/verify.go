@@ -65,7 +65,7 @@ func verify(plan *config.Plan, check func(bind string, private bool) error) []er
 	}
 	for i := range plan.Pools {
 		p := &plan.Pools[i]
-		if _, err := upstreamTLS(p); err != nil {
+		if _, err := upstreamTLS(p, nil); err != nil {
 			add(fmt.Errorf("%s%w", p.Pos, err))
 		}
 	}
@@ -103,6 +103,12 @@ func certificateFaults(l *config.Listener) (faults []error) {
 		if _, err := inputfile.KeyPair(c.Cert, c.Key); err != nil {
 			faults = append(faults, fmt.Errorf("%slistener %s: certificate %s with key %s: %w", c.Pos, l.Name, c.Cert, c.Key, err))
 		}
+	}
+	if err := clientAuth(l.TLS).Check(); err != nil {
+		faults = append(faults, fmt.Errorf("%slistener %s: %w", l.Pos, l.Name, err))
+	}
+	if err := listen.CheckTicketKeys(l.TLS.TicketKeysFile); err != nil {
+		faults = append(faults, fmt.Errorf("%slistener %s: %w", l.Pos, l.Name, err))
 	}
 	return faults
 }

@@ -74,6 +74,9 @@ func (e *exchange) openAnswer(status int) {
 	*h = message.Response{Status: status, Major: 1, Minor: 1, Fields: h.Fields}
 	h.Fields.AddFunc(message.Date, "Date", appendDate)
 	h.Fields.AddBytes(message.XRequestID, "X-Request-Id", e.id())
+	if e.h.HSTS != "" {
+		h.Fields.Add(message.Other, "Strict-Transport-Security", e.h.HSTS)
+	}
 }
 
 // writeAnswer writes the head that openAnswer began, and the text. Content of

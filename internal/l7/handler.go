@@ -41,8 +41,9 @@ type Handler struct {
 	HealthPath string
 	Ready      func() bool // nil: always
 
-	DebugHeaders bool  // X-Served-By and Server-Timing toward clients
-	MaxBody      int64 // largest request content in bytes; 0: no limit
+	HSTS         string // Strict-Transport-Security of every answer; empty: none. A route's own goes before it
+	DebugHeaders bool   // X-Served-By and Server-Timing toward clients
+	MaxBody      int64  // largest request content in bytes; 0: no limit
 
 	Series *observe.RouteSeries // of requests that found no route; nil: not counted
 	Log    *observe.AccessLog   // nil: off

@@ -90,6 +90,10 @@ func (e *exchange) prepareAnswer() {
 	}
 	f.AddBytes(message.XRequestID, "X-Request-Id", e.requestID)
 	e.answerMark(f)
+	if e.h.HSTS != "" {
+		f.RemoveName("Strict-Transport-Security") // of two, browsers take the first
+		f.Add(message.Other, "Strict-Transport-Security", e.h.HSTS)
+	}
 	e.rt.ResponseHeaders.apply(f)
 	r.Close = false // the backend's connection is not the client's
 	if e.h.DebugHeaders {

@@ -44,7 +44,7 @@ func (l *Listener) Change(opt Options) (commit, undo func(), err error) {
 	}
 	return func() {
 		adopt()
-		l.tickets.use(next.certs)
+		l.tickets.use(next.certs, opt.Name)
 		l.set.Store(next)
 		l.swap(binds, fresh)
 	}, undo, nil

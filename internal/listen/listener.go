@@ -3,9 +3,7 @@
 package listen
 
 import (
-	"crypto/tls"
 	"errors"
-	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -17,8 +15,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weirlb/weir/balance"
-	"github.com/weirlb/weir/internal/clock"
 	"github.com/weirlb/weir/internal/netconn"
 )
 
@@ -36,6 +32,8 @@ type Listener struct {
 	set     atomic.Pointer[settings]
 	open    atomic.Int64
 	refused [refusals]atomic.Int64
+	shaken  [handshakes]atomic.Int64
+	shaking atomic.Int64
 	room    room
 	clients clients
 
@@ -283,37 +281,6 @@ func (l *Listener) guard(set *settings, c *netconn.Conn) {
 	set.opt.Logger.Error("connection handler panicked", "listener", set.opt.Name, "panic", v, "stack", string(stack))
 	if set.opt.OnPanic != nil {
 		set.opt.OnPanic(v, stack)
-	}
-}
-
-func (l *Listener) handshake(set *settings, c *netconn.Conn, info *Info) error {
-	var by balance.Instant
-	if set.opt.HandshakeTimeout > 0 {
-		by = clock.Now().Add(set.opt.HandshakeTimeout)
-	}
-	if err := c.HandshakeTurns(by, l.crypto); err != nil {
-		return err
-	}
-	st := c.TLS().ConnectionState()
-	info.TLS, info.SNI, info.ALPN, info.TLSVersion = true, st.ServerName, st.NegotiatedProtocol, st.Version
-	return nil
-}
-
-// plainAnswer is what somebody gets who speaks HTTP where TLS is expected: they
-// would look for the mistake everywhere else if the connection just closed.
-const plainAnswer = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\nContent-Length: 43\r\n\r\n" +
-	"weir: 400 HTTP was sent where TLS is spoken"
-
-// answerPlain sends it if that is why the handshake failed. Nothing has been
-// sent on the connection before, so the write cannot block.
-func answerPlain(nc net.Conn, err error) {
-	var r tls.RecordHeaderError
-	if !errors.As(err, &r) {
-		return
-	}
-	switch string(r.RecordHeader[:]) {
-	case "GET /", "HEAD ", "POST ", "PUT /", "OPTIO", "DELET", "PATCH":
-		_, _ = io.WriteString(nc, plainAnswer) // it may have gone: then nobody misses it
 	}
 }
 

@@ -3,6 +3,7 @@
 package listen
 
 import (
+	"crypto/x509"
 	"log/slog"
 	"net/netip"
 	"time"
@@ -93,4 +94,9 @@ type Info struct {
 	SNI           string // server name the client asked for
 	ALPN          string
 	TLSVersion    uint16
+	Suite         uint16
+	Resumed       bool
+	// ClientCerts is what the client showed, verified, its own certificate first;
+	// nil: none. It is not to be changed.
+	ClientCerts []*x509.Certificate
 }

@@ -51,6 +51,7 @@ func (TicketKey) GoString() string { return "***" }
 type tickets struct {
 	mu     sync.Mutex // guards what follows
 	keys   []ticketKey
+	shared [][32]byte  // in their place, from a file; nil: there is none
 	config *tls.Config // that uses them; nil: nobody does
 	timer  *time.Timer // for the next rotation; nil until somebody uses them
 	closed bool
@@ -64,13 +65,35 @@ type ticketKey struct {
 func newTickets() *tickets { return &tickets{} }
 
 // use makes a store's tickets those of these keys, in the place of the store that
-// used them until now; nil: there is no TLS any more.
-func (t *tickets) use(s *certStore) {
+// used them until now; nil: there is no TLS any more. A store whose keys come from
+// a file has them follow the file, made the listener's own by its name.
+func (t *tickets) use(s *certStore, listener string) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.config = nil
+	t.config, t.shared = nil, nil
 	if s != nil {
 		t.config = s.config
+	}
+	t.mu.Unlock()
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.onKeys = func(keys [][32]byte) { t.share(s.config, derive(keys, listener)) }
+	s.onKeys(s.now.Load().keys)
+}
+
+// share puts keys of a file into force, or none, if the configuration is still
+// the one that is used.
+func (t *tickets) share(config *tls.Config, keys [][32]byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.config != config {
+		return
+	}
+	t.shared = nil
+	if len(keys) > 0 {
+		t.shared = keys
 	}
 	t.turnLocked()
 }
@@ -97,6 +120,13 @@ func (t *tickets) turnLocked() {
 	if t.config == nil || t.closed {
 		return
 	}
+	if t.shared != nil {
+		t.config.SetSessionTicketKeys(t.shared)
+		if t.timer != nil {
+			t.timer.Stop()
+		}
+		return
+	}
 	now := time.Now()
 	if len(t.keys) == 0 || now.Sub(t.keys[0].born) >= ticketRotation {
 		k := ticketKey{born: now}
@@ -117,11 +147,12 @@ func (t *tickets) turnLocked() {
 	}
 }
 
-// export returns the keys, the newest first; nil where nobody uses them.
+// export returns the keys, the newest first; nil where nobody uses them, and where
+// they are in a file.
 func (t *tickets) export() []TicketKey {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.config == nil {
+	if t.config == nil || t.shared != nil {
 		return nil
 	}
 	now := time.Now()
@@ -152,7 +183,7 @@ func (t *tickets) restore(list []TicketKey) error {
 	keys = keys[:min(len(keys), ticketOld+1)]
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(keys) > 0 && t.config != nil {
+	if len(keys) > 0 && t.config != nil && t.shared == nil {
 		t.keys = keys
 		t.turnLocked()
 	}
@@ -160,7 +191,7 @@ func (t *tickets) restore(list []TicketKey) error {
 }
 
 // TicketKeys returns the keys of the listener's session tickets, the newest first;
-// nil for a plain listener.
+// nil for a plain listener, and for one whose keys are in a file.
 func (l *Listener) TicketKeys() []TicketKey { return l.tickets.export() }
 
 // SetTicketKeys takes over those that another process's listener of the same name

@@ -24,8 +24,8 @@ type ticketServer struct {
 
 func newTicketServer(ca *weirtest.Authority, name string) *ticketServer {
 	cert := ca.Issue(name)
-	s := &ticketServer{newTickets(), &certStore{config: &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}}}
-	s.tickets.use(s.store)
+	s := &ticketServer{newTickets(), storeOf(&tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12})}
+	s.tickets.use(s.store, name)
 	return s
 }
 
@@ -132,7 +132,7 @@ func TestTicketLife(t *testing.T) {
 func TestTicketRotation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newTickets()
-		k.use(&certStore{config: &tls.Config{}})
+		k.use(plainStore(), "web")
 		begin := time.Now()
 		for i := range 10 {
 			list := k.export()
@@ -146,7 +146,7 @@ func TestTicketRotation(t *testing.T) {
 		// The next process goes on at the same pace: a key is not older for it.
 		time.Sleep(ticketRotation / 2)
 		next := newTickets()
-		next.use(&certStore{config: &tls.Config{}})
+		next.use(plainStore(), "web")
 		if err := next.restore(k.export()); err != nil {
 			t.Fatal(err)
 		}
@@ -173,7 +173,7 @@ func TestTicketKeysRefused(t *testing.T) {
 	if err := k.restore([]TicketKey{{make([]byte, 32), 0}}); err != nil || k.export() != nil {
 		t.Error("keys of a listener without TLS")
 	}
-	k.use(&certStore{config: &tls.Config{}})
+	k.use(plainStore(), "web")
 	own := k.export()[0].Key
 	good := TicketKey{bytes.Repeat([]byte{7}, 32), time.Hour}
 	for name, list := range map[string][]TicketKey{
@@ -237,3 +237,12 @@ func TestTicketsOverChange(t *testing.T) {
 		t.Errorf("in the next process: resumed %v, %v", st.DidResume, err)
 	}
 }
+
+// storeOf is a store of a configuration, without files.
+func storeOf(c *tls.Config) *certStore {
+	s := &certStore{config: c}
+	s.now.Store(&certSet{})
+	return s
+}
+
+func plainStore() *certStore { return storeOf(&tls.Config{}) }

@@ -30,6 +30,10 @@ type TLSOptions struct {
 	MinVersion   uint16        // tls.VersionTLS12
 	ALPN         []string      // http/1.1
 	ReloadEvery  time.Duration // how often the files are looked at; 5s, negative: only by Reload
+	ClientAuth   ClientAuth
+	// TicketKeysFile holds the keys of session tickets, which several processes may
+	// share (ticketfile.go says its form). Empty: the listener makes its own.
+	TicketKeysFile string
 }
 
 // certStore holds the certificates of a listener and replaces them when their
@@ -42,15 +46,21 @@ type certStore struct {
 
 	now atomic.Pointer[certSet]
 
-	mu     sync.Mutex // guards what follows: one reload at a time
-	seen   []fileMark // of the files behind the last attempt
-	failed string     // what the last attempt said, logged once
+	mu     sync.Mutex            // guards what follows: one reload at a time
+	onKeys func(keys [][32]byte) // told of the keys of tickets; nil until the store is in use
+	seen   []fileMark            // of the files behind the last attempt
+	failed string                // what the last attempt said, logged once
 }
 
-// certSet is one immutable generation of certificates.
+// certSet is one immutable generation of what the files say.
 type certSet struct {
 	all    []*tls.Certificate
 	byName map[string][]*tls.Certificate // lower case; wildcards as "*.example.com"
+	auth   *authority                    // of clients; nil: none is asked for a certificate
+	keys   [][32]byte                    // of session tickets; nil: the listener makes its own
+	// forClient is what a handshake is made with where clients are asked, as who
+	// is believed may change; nil elsewhere.
+	forClient *tls.Config
 }
 
 // fileMark tells versions of a file apart.
@@ -82,21 +92,57 @@ func (s *certStore) change(opt TLSOptions, log *slog.Logger) (next *certStore, a
 	opt.defaults()
 	next = &certStore{opt: opt, log: log}
 	next.seen = next.marks()
-	set, err := loadCerts(opt.Certificates)
+	set, err := next.load(nil)
 	if err != nil {
 		return nil, nil, err
 	}
 	if s != nil && reflect.DeepEqual(s.opt, opt) {
 		return s, func() { s.replace(set, next.seen) }, nil
 	}
-	next.now.Store(set)
-	next.config = &tls.Config{} //nolint:gosec // its MinVersion follows
-	if s != nil {
-		next.config = s.config.Clone()
+	next.config = next.fresh()
+	if opt.ClientAuth.asks() {
+		next.config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return next.now.Load().forClient, nil }
 	}
-	next.config.MinVersion, next.config.NextProtos = opt.MinVersion, opt.ALPN
-	next.config.GetCertificate = func(h *tls.ClientHelloInfo) (*tls.Certificate, error) { return next.now.Load().choose(h), nil }
+	next.now.Store(set)
 	return next, func() {}, nil
+}
+
+// fresh returns a configuration without keys of tickets: those are put in by who
+// owns them.
+func (s *certStore) fresh() *tls.Config {
+	return &tls.Config{
+		MinVersion: s.opt.MinVersion, NextProtos: s.opt.ALPN,
+		GetCertificate: func(h *tls.ClientHelloInfo) (*tls.Certificate, error) { return s.now.Load().choose(h), nil },
+	}
+}
+
+// load reads all files. Where one kind of them does not load, what old has of it
+// stays, and the rest is taken: a list of revocations that is broken must not
+// keep a renewed certificate out. The error then says what is wrong; without old
+// there is no set.
+func (s *certStore) load(old *certSet) (*certSet, error) {
+	set, err := loadCerts(s.opt.Certificates)
+	auth, authErr := s.opt.ClientAuth.load()
+	keys, keysErr := loadTicketKeys(s.opt.TicketKeysFile)
+	all := errors.Join(err, authErr, keysErr)
+	if all != nil && old == nil {
+		return nil, all
+	}
+	if err != nil {
+		set = &certSet{all: old.all, byName: old.byName}
+	}
+	if authErr != nil {
+		auth = old.auth
+	}
+	if keysErr != nil {
+		keys = old.keys
+	}
+	set.auth, set.keys = auth, keys
+	if auth != nil {
+		set.forClient = s.fresh()
+		auth.demand(set.forClient, s.opt.ClientAuth.Mode)
+	}
+	return set, all
 }
 
 func loadCerts(files []CertFile) (*certSet, error) {
@@ -139,8 +185,10 @@ func (s *certSet) choose(h *tls.ClientHelloInfo) *tls.Certificate {
 			found = s.byName[strings.ToLower(s.all[0].Leaf.DNSNames[0])]
 		}
 	}
+	nameless := *h // the name is settled, and the default may serve another one
+	nameless.ServerName = ""
 	for _, c := range found {
-		if h.SupportsCertificate(c) == nil {
+		if nameless.SupportsCertificate(c) == nil {
 			return c
 		}
 	}
@@ -185,13 +233,14 @@ func (s *certStore) reload() error {
 	if s.failed == "" && slices.Equal(seen, s.seen) {
 		return nil
 	}
-	set, err := loadCerts(s.opt.Certificates)
+	set, err := s.load(s.now.Load())
 	s.seen = seen
 	if err != nil {
 		if err.Error() != s.failed {
 			s.log.Error("new certificates do not load; the old ones stay", "error", err)
 			s.failed = err.Error()
 		}
+		s.store(set) // what does load
 		return err
 	}
 	s.put(set)
@@ -212,25 +261,46 @@ func (s *certStore) replace(set *certSet, seen []fileMark) {
 // put is called under mu.
 func (s *certStore) put(set *certSet) {
 	s.failed = ""
-	s.now.Store(set)
+	s.store(set)
 	first := set.all[0].Leaf
 	s.log.Info("certificates reloaded", "certificates", len(set.all), "first", first.Subject.String(), "not_after", first.NotAfter)
+}
+
+// store puts a set into force. Called under mu.
+func (s *certStore) store(set *certSet) {
+	s.now.Store(set)
+	if s.onKeys != nil {
+		s.onKeys(set.keys)
+	}
+}
+
+// files are those that are looked at.
+func (s *certStore) files() []string {
+	out := make([]string, 0, 2*len(s.opt.Certificates)+3)
+	for _, f := range s.opt.Certificates {
+		out = append(out, f.Cert, f.Key)
+	}
+	for _, f := range []string{s.opt.ClientAuth.CAFile, s.opt.ClientAuth.CRLFile, s.opt.TicketKeysFile} {
+		if f != "" {
+			out = append(out, f)
+		}
+	}
+	return out
 }
 
 // marks describes the files as they are. One that cannot be looked at has the
 // zero mark; loading says why.
 func (s *certStore) marks() []fileMark {
-	out := make([]fileMark, 0, 2*len(s.opt.Certificates))
-	for _, f := range s.opt.Certificates {
-		for _, path := range []string{f.Cert, f.Key} {
-			var m fileMark
-			if fi, err := os.Stat(path); err == nil {
-				m.mtime, m.size = fi.ModTime(), fi.Size()
-				if st, ok := fi.Sys().(*syscall.Stat_t); ok {
-					m.inode = st.Ino
-				}
-			}
-			out = append(out, m)
+	files := s.files()
+	out := make([]fileMark, len(files))
+	for i, path := range files {
+		fi, err := os.Stat(path)
+		if err != nil {
+			continue
+		}
+		out[i].mtime, out[i].size = fi.ModTime(), fi.Size()
+		if st, ok := fi.Sys().(*syscall.Stat_t); ok {
+			out[i].inode = st.Ino
 		}
 	}
 	return out

@@ -46,6 +46,8 @@ var (
 	descConnections    = desc("weir_connections", "Open connections: of clients per listener, to backends per pool.", "side", "listener", "pool")
 	descAcceptQueue    = desc("weir_accept_queue_length", "Connections that the kernel holds for accept.", "listener")
 	descAcceptLimit    = desc("weir_accept_queue_limit", "Where that queue overflows.", "listener")
+	descHandshakes     = desc("weir_tls_handshakes_total", "TLS handshakes of clients by how they ended: full and resumed are good ones.", "listener", "outcome")
+	descHandshaking    = desc("weir_tls_handshakes_in_progress", "TLS handshakes of clients under way.", "listener")
 	descCertificate    = desc("weir_certificate_expiry_timestamp_seconds", "When a certificate that the listener serves ends.", "listener", "name")
 	descPorts          = desc("weir_ephemeral_ports_free", "Local ports that a new connection to the destination could get, of one source address.", "destination")
 	descDiscovered     = desc("weir_discovery_backends", "Backends in the pool that were found rather than listed.", "pool")
@@ -65,7 +67,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 		descRetries, descRedispatches, descHedges, descEjections, descProbeSeconds, descInFlight, descState,
 		descStates, descShare, descFlips, descPanic, descCorrelated, descBudget, descSaturation, descQueueLength,
 		descLimit, descShed,
-		descConnections, descAcceptQueue, descAcceptLimit, descCertificate, descPorts, descGeneration,
+		descConnections, descAcceptQueue, descAcceptLimit, descHandshakes, descHandshaking, descCertificate, descPorts, descGeneration,
 		descDiscovered, descHeld, descLastAnswer, descAnswers, descLogDropped,
 		descTunnels, descTunnelEnds,
 	} {
@@ -101,6 +103,12 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		if l.AcceptQueueLimit > 0 {
 			s.gauge(descAcceptQueue, float64(l.AcceptQueue), name)
 			s.gauge(descAcceptLimit, float64(l.AcceptQueueLimit), name)
+		}
+		for _, h := range l.Handshakes {
+			s.counter(descHandshakes, h.N, name, h.Outcome)
+		}
+		if l.Handshakes != nil {
+			s.gauge(descHandshaking, float64(l.Handshaking), name)
 		}
 		s.certificates(name, l.Certificates)
 	}

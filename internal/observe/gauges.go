@@ -59,6 +59,14 @@ type ListenerGauges struct {
 	AcceptQueue      int64 // connections waiting to be accepted
 	AcceptQueueLimit int64 // 0: unknown, neither is exposed
 	Certificates     []CertificateGauge
+	Handshakes       []HandshakeCount // of TLS; nil: it is plain
+	Handshaking      int64            // under way
+}
+
+// HandshakeCount is how many TLS handshakes have ended one way.
+type HandshakeCount struct {
+	Outcome string
+	N       uint64
 }
 
 // CertificateGauge is a certificate that a listener serves. Of two with one

@@ -4,6 +4,7 @@ package upstream
 
 import (
 	"crypto/tls"
+	"os"
 	"testing"
 	"time"
 
@@ -129,5 +130,44 @@ func TestTLSOptionErrors(t *testing.T) {
 		if _, err := o.Config(); err == nil {
 			t.Errorf("%s: no error", name)
 		}
+	}
+}
+
+// TestClientCertFollowsFiles: what is shown to backends is what the files hold,
+// looked at every few seconds; a broken file leaves the old one.
+func TestClientCertFollowsFiles(t *testing.T) {
+	ca, dir := weirtest.NewAuthority(t), t.TempDir()
+	cert, key := ca.Write(dir, "client", ca.Issue("one"))
+	own := &clientCert{cert: cert, key: key}
+	at := time.Unix(1_000_000, 0)
+	if err := own.load(at); err != nil {
+		t.Fatal(err)
+	}
+	shown := func(after time.Duration) string {
+		at = at.Add(after)
+		return own.get(at).Leaf.Subject.CommonName
+	}
+	ca.Write(dir, "client", ca.Issue("two, which is longer"))
+	if got := shown(clientCertEvery - 1); got != "one" {
+		t.Errorf("looked too often: %q", got)
+	}
+	if got := shown(1); got != "two, which is longer" {
+		t.Errorf("after the change: %q", got)
+	}
+	if err := os.WriteFile(cert, []byte("garbage"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := shown(clientCertEvery); got != "two, which is longer" || own.failed == "" {
+		t.Errorf("garbage: %q, %q", got, own.failed)
+	}
+	if err := os.Remove(key); err != nil {
+		t.Fatal(err)
+	}
+	if got := shown(clientCertEvery); got != "two, which is longer" {
+		t.Errorf("without a key: %q", got)
+	}
+	ca.Write(dir, "client", ca.Issue("three"))
+	if got := shown(clientCertEvery); got != "three" || own.failed != "" {
+		t.Errorf("mended: %q, %q", got, own.failed)
 	}
 }

@@ -31,7 +31,7 @@ func NewAuthority(tb testing.TB) *Authority {
 	a := &Authority{tb: tb}
 	a.cert, a.key = a.sign(&x509.Certificate{
 		Subject: pkix.Name{CommonName: "weir test authority"},
-		IsCA:    true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+		IsCA:    true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
 	})
 	return a
 }
@@ -80,6 +80,23 @@ func (a *Authority) Write(dir, name string, c tls.Certificate) (cert, key string
 func (a *Authority) WritePool(dir string) string {
 	path := filepath.Join(dir, "ca.crt")
 	a.write(path, "CERTIFICATE", a.cert.Raw)
+	return path
+}
+
+// Revoke writes the authority's list of revocations, in PEM, with certificates
+// that it issued on it. The list is good until a time.
+func (a *Authority) Revoke(dir string, until time.Time, certs ...tls.Certificate) string {
+	a.tb.Helper()
+	l := &x509.RevocationList{Number: big.NewInt(time.Now().UnixNano()), ThisUpdate: until.Add(-24 * time.Hour), NextUpdate: until}
+	for _, c := range certs {
+		l.RevokedCertificateEntries = append(l.RevokedCertificateEntries, x509.RevocationListEntry{SerialNumber: c.Leaf.SerialNumber, RevocationTime: l.ThisUpdate})
+	}
+	der, err := x509.CreateRevocationList(rand.Reader, l, a.cert, a.key)
+	if err != nil {
+		a.tb.Fatal(err)
+	}
+	path := filepath.Join(dir, "ca.crl")
+	a.write(path, "X509 CRL", der)
 	return path
 }
 

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"crypto/tls"
+	"strconv"
+
+	"github.com/weirlb/weir/internal/config"
+	"github.com/weirlb/weir/internal/l7"
+	"github.com/weirlb/weir/internal/listen"
+	"github.com/weirlb/weir/internal/observe"
+)
+
+// clientInfo is what exchanges know of a connection.
+func clientInfo(info *listen.Info) *l7.ClientInfo {
+	ci := &l7.ClientInfo{Peer: info.Remote, Local: info.Local, TLS: info.TLS}
+	if info.TLS {
+		ci.Secure = l7.NewSecure(observe.Session{
+			Version: info.TLSVersion, Suite: info.Suite, Resumed: info.Resumed, Name: info.SNI,
+		}, info.ClientCerts)
+	}
+	return ci
+}
+
+// clientAuth translates what a plan asks of clients.
+func clientAuth(t *config.ListenerTLS) listen.ClientAuth {
+	out := listen.ClientAuth{CAFile: t.ClientAuth.CA, CRLFile: t.ClientAuth.CRL}
+	switch t.ClientAuth.Mode {
+	case "optional":
+		out.Mode = tls.VerifyClientCertIfGiven
+	case "required":
+		out.Mode = tls.RequireAndVerifyClientCert
+	}
+	return out
+}
+
+// certFields translates how a plan tells backends whose certificate it was.
+func certFields(t *config.ListenerTLS) (out l7.CertFields) {
+	if t == nil || t.ClientAuth.Mode == "off" {
+		return 0
+	}
+	for _, f := range t.ClientAuth.Forward {
+		switch f {
+		case "xfcc":
+			out |= l7.CertXFCC
+		case "client_cert":
+			out |= l7.CertClient
+		case "client_cert_chain":
+			out |= l7.CertClientAll
+		}
+	}
+	return out
+}
+
+// hsts is the value of Strict-Transport-Security (RFC 6797, section 6.1); empty:
+// there is none.
+func hsts(t *config.ListenerTLS) string {
+	if t == nil || t.HSTS == nil {
+		return ""
+	}
+	v := "max-age=" + strconv.FormatInt(int64(t.HSTS.MaxAge.Seconds()), 10)
+	if t.HSTS.Subdomains {
+		v += "; includeSubDomains"
+	}
+	if t.HSTS.Preload {
+		v += "; preload"
+	}
+	return v
+}
+
+// handshakes are the listener's counts by the words of metrics.
+func (l *liveListener) handshakes() (out []observe.HandshakeCount) {
+	for i, n := range l.ln.Handshakes() {
+		out = append(out, observe.HandshakeCount{Outcome: listen.Handshake(i).String(), N: uint64(n)})
+	}
+	return out
+}
