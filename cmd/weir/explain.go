@@ -3,6 +3,8 @@
 package main
 
 import (
+	"time"
+
 	"github.com/spf13/cobra"
 
 	"github.com/weirlb/weir/internal/admin"
@@ -13,7 +15,7 @@ import (
 func newExplain() *cobra.Command {
 	var opt admin.ClientOptions
 	var q admin.Question
-	var file, pool string
+	var file, pool, since string
 	var failures, asJSON bool
 	c := &cobra.Command{
 		Use:   "explain [-X METHOD] [-H 'NAME: VALUE'] URL | --failures",
@@ -28,6 +30,8 @@ func newExplain() *cobra.Command {
 				return wrongUse("--failures goes without a URL")
 			case failures && file != "":
 				return wrongUse("only a running weir has failures: leave out -c")
+			case !failures && since != "":
+				return wrongUse("--since goes with --failures")
 			case !failures && len(args) != 1:
 				return wrongUse("give one URL, for example http://shop.example.com/cart, or --failures")
 			}
@@ -35,7 +39,7 @@ func newExplain() *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if failures {
-				return explainFailures(cmd, opt, pool, asJSON)
+				return explainFailures(cmd, opt, pool, since, asJSON)
 			}
 			q.URL = args[0]
 			e, err := explained(cmd, opt, file, q)
@@ -59,6 +63,7 @@ func newExplain() *cobra.Command {
 	f.StringVar(&q.Client, "client", "127.0.0.1", "the address that the request comes from")
 	f.BoolVar(&failures, "failures", false, "show the last requests that failed")
 	f.StringVar(&pool, "pool", "", "with --failures: of this pool only")
+	f.StringVar(&since, "since", "", "with --failures: only those younger than this, such as 10m, or later than this, such as 15:04")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	return c
 }
@@ -80,7 +85,12 @@ func explained(cmd *cobra.Command, opt admin.ClientOptions, file string, q admin
 	return client.Explain(cmd.Context(), q)
 }
 
-func explainFailures(cmd *cobra.Command, opt admin.ClientOptions, pool string, asJSON bool) error {
+func explainFailures(cmd *cobra.Command, opt admin.ClientOptions, pool, since string, asJSON bool) error {
+	p := page{w: cmd.OutOrStdout(), now: time.Now()}
+	var err error
+	if p.since, err = parseSince(since, p.now); err != nil {
+		return err
+	}
 	client, err := admin.NewClient(opt)
 	if err != nil {
 		return err
@@ -90,10 +100,14 @@ func explainFailures(cmd *cobra.Command, opt admin.ClientOptions, pool string, a
 	if err != nil {
 		return err
 	}
+	if !p.since.IsZero() {
+		if err := youngFailures(&f, p.since); err != nil {
+			return err
+		}
+	}
 	if asJSON {
 		return printJSON(cmd.OutOrStdout(), f)
 	}
-	p := page{w: cmd.OutOrStdout()}
 	p.failures(&f)
 	return p.err
 }

@@ -43,7 +43,11 @@ const shownFailures = 10
 
 func (p *page) failures(f *admin.Failures) {
 	if len(f.Pools) == 0 {
-		p.line("No request has failed.")
+		if p.since.IsZero() {
+			p.line("No request has failed.")
+		} else {
+			p.line("No request that is remembered has failed since %s.", p.clock(p.since, "15:04:05"))
+		}
 		return
 	}
 	for i := range f.Pools {
@@ -54,13 +58,47 @@ func (p *page) failures(f *admin.Failures) {
 	}
 }
 
+// youngFailures leaves out what is older than since, and pools of which nothing is
+// left.
+func youngFailures(f *admin.Failures, since time.Time) error {
+	for i := range f.Pools {
+		pool := &f.Pools[i]
+		young := []json.RawMessage{}
+		for _, line := range pool.Requests {
+			var r struct{ Time time.Time }
+			if err := json.Unmarshal(line, &r); err != nil {
+				return err
+			}
+			if !r.Time.Before(since) {
+				young = append(young, line)
+			}
+		}
+		pool.Requests = young
+	}
+	f.Pools = slices.DeleteFunc(f.Pools, func(p admin.PoolFailures) bool { return len(p.Requests) == 0 })
+	return nil
+}
+
+// clock is a time in the zone of this machine, with its day unless it is today.
+func (p *page) clock(t time.Time, form string) string {
+	t, now := t.In(p.now.Location()), p.now
+	if t.YearDay() != now.YearDay() || t.Year() != now.Year() {
+		form = "2006-01-02 " + form
+	}
+	return t.Format(form)
+}
+
 func (p *page) failuresOf(f *admin.PoolFailures, meanings map[string]admin.Meaning) {
 	name := "Pool " + f.Pool
 	if f.Pool == "" {
 		name = "Without a route"
 	}
-	p.wrapped("", fmt.Sprintf("%s: %d failed, %d more failed by their clients; the last of them:", name, f.Failed, f.Faults))
-	counts, last := map[failureKind]int{}, map[failureKind]time.Time{}
+	since := ""
+	if !p.since.IsZero() {
+		since = " since " + p.clock(p.since, "15:04:05")
+	}
+	p.wrapped("", fmt.Sprintf("%s: %d failed, %d more failed by their clients; the last of them%s:", name, f.Failed, f.Faults, since))
+	counts, first, last := map[failureKind]int{}, map[failureKind]time.Time{}, map[failureKind]time.Time{}
 	var all []failedRequest
 	for _, line := range f.Requests {
 		var r failedRequest
@@ -70,7 +108,9 @@ func (p *page) failuresOf(f *admin.PoolFailures, meanings map[string]admin.Meani
 		}
 		all = append(all, r)
 		k := failureKind{r.Status, r.Reason, r.Backend}
-		counts[k]++
+		if counts[k]++; counts[k] == 1 || r.Time.Before(first[k]) {
+			first[k] = r.Time
+		}
 		if r.Time.After(last[k]) {
 			last[k] = r.Time
 		}
@@ -87,7 +127,10 @@ func (p *page) failuresOf(f *admin.PoolFailures, meanings map[string]admin.Meani
 		if k.backend != "" {
 			head += " on " + k.backend
 		}
-		head += ", last at " + last[k].Format("15:04:05")
+		head += ", last at " + p.clock(last[k], "15:04:05")
+		if counts[k] > 1 {
+			head += ", first at " + p.clock(first[k], "15:04:05")
+		}
 		p.line("")
 		p.line("  %s", head)
 		if m := meanings[k.reason]; m.What != "" {
@@ -99,12 +142,13 @@ func (p *page) failuresOf(f *admin.PoolFailures, meanings map[string]admin.Meani
 		}
 	}
 	p.line("")
-	for _, r := range all[max(0, len(all)-shownFailures):] {
+	slices.SortStableFunc(all, func(a, b failedRequest) int { return b.Time.Compare(a.Time) })
+	for _, r := range all[:min(len(all), shownFailures)] {
 		sent := ""
 		if !r.Sent {
 			sent = ", nothing sent"
 		}
-		p.line("  %s %d %s %.0fms%s", r.Time.Format("15:04:05.000"), r.Status, r.Reason, r.Millis, sent)
+		p.line("  %s %d %s %.0fms%s", p.clock(r.Time, "15:04:05.000"), r.Status, r.Reason, r.Millis, sent)
 		p.line("      %s %s%s", r.Method, r.Host, cut(r.Path, max(pageWidth-8-len(r.Method)-len(r.Host), 16)))
 		var more []string
 		for _, t := range r.Tried {

@@ -6,22 +6,53 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/weirlb/weir/internal/admin"
 )
 
-// What fails now stands first, however often something else failed before.
-func TestFailuresLatestFirst(t *testing.T) {
-	line := func(at, reason string) json.RawMessage {
-		return json.RawMessage(`{"time":"2026-01-02T` + at + `Z","status":503,"reason":"` + reason + `"}`)
+// failuresAt are those of a pool, one line for each time and reason.
+func failuresAt(list ...[2]string) *admin.Failures {
+	var lines []json.RawMessage
+	for _, x := range list {
+		lines = append(lines, json.RawMessage(`{"time":"2026-01-02T`+x[0]+`Z","status":503,"reason":"`+x[1]+`"}`))
 	}
+	return &admin.Failures{Pools: []admin.PoolFailures{{Pool: "app", Failed: uint64(len(lines)), Requests: lines}}}
+}
+
+// What fails now stands first, however often something else failed before, in the
+// groups and one by one.
+func TestFailuresLatestFirst(t *testing.T) {
 	var b strings.Builder
-	p := page{w: &b}
-	p.failures(&admin.Failures{Pools: []admin.PoolFailures{{Pool: "app", Failed: 3, Requests: []json.RawMessage{
-		line("10:00:00", "old"), line("10:00:01", "old"), line("11:00:00", "now"),
-	}}}})
-	now, old := strings.Index(b.String(), "1 x 503 now, last at 11:00:00"), strings.Index(b.String(), "2 x 503 old, last at 10:00:01")
-	if p.err != nil || now < 0 || old < now {
-		t.Errorf("%v\n%s", p.err, b.String())
+	p := page{w: &b, now: time.Date(2026, 1, 2, 11, 0, 5, 0, time.UTC)}
+	p.failures(failuresAt([2]string{"10:00:00", "old"}, [2]string{"10:00:01", "old"}, [2]string{"11:00:00", "now"}))
+	at := 0
+	for _, want := range []string{
+		"1 x 503 now, last at 11:00:00\n", "2 x 503 old, last at 10:00:01, first at 10:00:00\n",
+		"  11:00:00.000 503 now", "  10:00:01.000 503 old", "  10:00:00.000 503 old",
+	} {
+		i := strings.Index(b.String()[at:], want)
+		if i < 0 {
+			t.Fatalf("%q is missing, or too early:\n%s", want, b.String())
+		}
+		at += i
+	}
+}
+
+func TestFailuresSince(t *testing.T) {
+	now := time.Date(2026, 1, 3, 0, 0, 5, 0, time.UTC)
+	for since, want := range map[time.Duration]string{
+		2 * time.Hour: "503 b, last at 2026-01-02 23:30:00\n",
+		time.Second:   "No request that is remembered has failed since 00:00:04.\n",
+	} {
+		var b strings.Builder
+		p := page{w: &b, now: now, since: now.Add(-since)}
+		f := failuresAt([2]string{"10:00:00", "a"}, [2]string{"23:30:00", "b"})
+		if err := youngFailures(f, p.since); err != nil {
+			t.Fatal(err)
+		}
+		if p.failures(f); !strings.Contains(b.String(), want) || strings.Contains(b.String(), "503 a") {
+			t.Errorf("%v:\n%s", since, b.String())
+		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/weirlb/weir/internal/admin"
@@ -21,6 +22,9 @@ const pageWidth = 80
 type page struct {
 	w   io.Writer
 	err error
+
+	now   time.Time // of failures: the present
+	since time.Time // of failures: from when on they are shown; zero: all
 }
 
 func (p *page) line(format string, args ...any) {
