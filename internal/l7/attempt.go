@@ -78,6 +78,9 @@ func (e *exchange) choose() Failure {
 		}
 		return refused(r)
 	}
+	if e.granted.redispatch {
+		e.preferKept()
+	}
 	return e.settleOn(e.lease.Backend())
 }
 
@@ -85,10 +88,7 @@ func (e *exchange) choose() Failure {
 // answer in hand is better than none, so it is given up only for another
 // backend. It does not wait.
 func (e *exchange) reserve() *pool.Lease {
-	next := &e.leases[0]
-	if e.lease == next {
-		next = &e.leases[1]
-	}
+	next := e.spare()
 	e.breq.Rand, e.breq.Now = rand.Uint64(), e.now
 	if e.rt.Pool.Pick(next, &e.breq) != pool.Granted {
 		return nil
@@ -140,6 +140,11 @@ func (e *exchange) attempt() Failure {
 
 // connect takes a kept connection, or makes one.
 func (e *exchange) connect() Failure {
+	if up := e.kept; up != nil {
+		e.kept = nil
+		e.use(up, true)
+		return Failure{}
+	}
 	if !e.fresh {
 		if up := e.target.Get(e.now, e.unsafe()); up != nil {
 			e.use(up, true)

@@ -123,6 +123,7 @@ type exchange struct {
 	backend  *balance.Backend
 	target   Target
 	up       Upstream
+	kept     Upstream // taken for the next attempt
 	reused   bool
 	fresh    bool            // the next attempt stays on the backend and dials
 	began    balance.Instant // the attempt's pick
@@ -194,7 +195,7 @@ func (e *exchange) reset() {
 	e.final, e.above, e.told, e.before, e.markLine = false, false, false, 0, 0
 	e.signals = signals{}
 	e.breq, e.try = balance.Request{}, pool.Try{}
-	e.backend, e.target, e.up = nil, nil, nil
+	e.backend, e.target, e.up, e.kept = nil, nil, nil, nil
 	e.reused, e.fresh, e.reserved, e.headSent, e.wait = false, false, false, false, 0
 	e.began, e.sentAt, e.headFor = 0, 0, 0
 	e.pending, e.granted = retryCount{}, nextAttempt{}
@@ -425,6 +426,9 @@ func (e *exchange) crashed() {
 	e.body.join()
 	if e.up != nil {
 		e.up.Close()
+	}
+	if e.kept != nil {
+		e.kept.Close()
 	}
 }
 

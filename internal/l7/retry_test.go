@@ -150,6 +150,39 @@ func TestSecondAttempt(t *testing.T) {
 // firstPick makes the pool choose backends in order.
 var firstPick = rigOptions{pool: func(c *pool.Config) { c.Policy = inOrder{} }}
 
+// TestRedispatchToTheLiving: most of a fleet dies at once, and all that is known is
+// which connections are still open. The second attempt goes to one of those.
+func TestRedispatchToTheLiving(t *testing.T) {
+	for _, req := range []string{get, post} {
+		var fleet []*weirtest.Backend
+		var addrs []string
+		for i := range 5 {
+			answer := ok2
+			if i == 0 {
+				answer = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok" // so that the first attempt dials
+			}
+			b := weirtest.Always(t, answer)
+			fleet, addrs = append(fleet, b), append(addrs, b.Addr())
+		}
+		r := newRig(t, addrs, edit(func(r *rig) { r.upstreams.ReuseUnsafeWithin = 60e9 }))
+		for range fleet {
+			if m := r.roundTrip(get); m.Status() != 200 {
+				t.Fatalf("answer %+v", m)
+			}
+			r.want(200, message.OK, true)
+		}
+		for _, b := range fleet[:4] {
+			b.Close()
+		}
+		if m := r.roundTrip(req); m.Status() != 200 {
+			t.Errorf("%.4s: answer %+v", req, m)
+		}
+		if rec := r.want(200, message.OK, true); rec.Backend != "b4" || rec.Attempts != 2 || rec.Redispatches != 1 || !rec.Reused {
+			t.Errorf("%.4s: record %+v", req, rec)
+		}
+	}
+}
+
 // TestRedispatch checks that a backend that refuses connections costs nothing,
 // for any method.
 func TestRedispatch(t *testing.T) {
