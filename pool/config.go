@@ -23,7 +23,9 @@ type Config struct {
 	Limits        Limits
 	Retry         Budget
 	DrainDeadline time.Duration // for draining backends; 0: none
-	Zone          Zone
+	// DrainSpread is how long before the deadline DrainEnding is said; 0: never.
+	DrainSpread time.Duration
+	Zone        Zone
 	// Overprovisioning is how much more than its part of the load a tier is
 	// expected to bear, see tierLoads; 0: 1.4.
 	Overprovisioning float64
@@ -155,6 +157,7 @@ const (
 	DrainBegan                         // Left, For: time to the deadline, 0 none
 	DrainOver                          // the deadline passed with Left in flight: cut them
 	DrainEmpty                         // nothing is in flight any more
+	DrainEnding                        // Left in flight, For: time to the deadline; tunnels are to be ended within it
 	Overridden                         // Why: what the operator said
 	Added                              //
 	Removed                            //
@@ -163,7 +166,7 @@ const (
 
 var noticeNames = [...]string{
 	"state_changed", "ejected", "panic_began", "panic_ended", "shared_dependency", "shared_dependency_over", "broken_check", "broken_check_over",
-	"drain_began", "drain_over", "drain_empty", "overridden", "added", "removed",
+	"drain_began", "drain_over", "drain_empty", "drain_ending", "overridden", "added", "removed",
 	"slow_start",
 }
 

@@ -146,7 +146,7 @@ func (c *core) setAdmin(m *member, o *override, again bool) {
 	m.b.SetAdmin(want)
 	if want == balance.Enabled {
 		m.core.drain = false
-		c.timers.stop(m, timerDrain)
+		c.noDeadline(m)
 		c.setMode(m)
 	} else {
 		if want == balance.Disabled {
@@ -170,7 +170,7 @@ func (c *core) drain(m *member, deadline time.Duration) {
 	if !already {
 		s.cut = 0
 	}
-	c.timers.stop(m, timerDrain)
+	c.noDeadline(m)
 	c.setMode(m)
 	left := m.b.InFlight()
 	s.unempty = s.unempty && already || left > 0
@@ -191,7 +191,28 @@ func (c *core) drain(m *member, deadline time.Duration) {
 		s.deadline = before
 	}
 	if s.deadline != 0 {
-		c.timers.set(m, timerDrain, s.deadline)
+		c.setDeadline(m)
+	}
+}
+
+// setDeadline waits for the deadline of a drain, and for the time before it in
+// which tunnels are ended.
+func (c *core) setDeadline(m *member) {
+	c.timers.set(m, timerDrain, m.core.deadline)
+	if c.cfg.DrainSpread > 0 {
+		c.timers.set(m, timerLast, max(m.core.deadline.Add(-c.cfg.DrainSpread), c.now))
+	}
+}
+
+func (c *core) noDeadline(m *member) {
+	c.timers.stop(m, timerDrain)
+	c.timers.stop(m, timerLast)
+}
+
+// drainEnding says that a drain's deadline is near.
+func (c *core) drainEnding(m *member) {
+	if left := m.b.InFlight(); left > 0 && m.core.drain {
+		c.notice(m, Notice{Kind: DrainEnding, Left: left, For: m.core.deadline.Sub(c.now)})
 	}
 }
 
@@ -211,7 +232,7 @@ func (c *core) emptied(m *member) {
 	}
 	if s.drain && s.unempty {
 		s.unempty = false
-		c.timers.stop(m, timerDrain)
+		c.noDeadline(m)
 		c.notice(m, Notice{Kind: DrainEmpty})
 	}
 	if s.leaving {
@@ -268,10 +289,10 @@ func (c *core) dismiss(now balance.Instant, id string, specs []Spec, deadline ti
 		s := m.core
 		s.deadline = now.Add(max(deadline, 0))
 		if deadline > 0 {
-			c.timers.set(m, timerDrain, s.deadline)
+			c.setDeadline(m)
 			continue
 		}
-		c.timers.stop(m, timerDrain)
+		c.noDeadline(m)
 		c.drainOver(m)
 	}
 }
@@ -279,7 +300,7 @@ func (c *core) dismiss(now balance.Instant, id string, specs []Spec, deadline ti
 // retire forgets a removed member on which nothing is in flight.
 func (c *core) retire(m *member) {
 	m.core.gone = true
-	c.timers.stop(m, timerDrain)
+	c.noDeadline(m)
 	delete(c.leaving, m.core.spec.identity())
 	c.do(effect{kind: doGone, m: m})
 }
@@ -293,7 +314,7 @@ func (c *core) revive(now balance.Instant, m *member) {
 	m.b.SetAdmin(balance.Enabled)
 	m.shareAsk.Store(s.watched) // what was asked in between nobody has looked at
 	m.signs.ask.Store(s.pressure.listed)
-	c.timers.stop(m, timerDrain)
+	c.noDeadline(m)
 	c.judge(now, m, func(h *health.Machine) { h.Tick(now) })
 	if last := balance.Instant(m.lastConn.Load()); last > s.fact {
 		s.fact = last

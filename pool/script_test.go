@@ -145,6 +145,8 @@ func (s *script) Notice(n Notice) {
 		line += " for " + n.For.String()
 	case DrainBegan:
 		line += fmt.Sprintf(" left %d for %v", n.Left, n.For)
+	case DrainEnding:
+		line += fmt.Sprintf(" left %d in %v", n.Left, n.For)
 	case DrainOver:
 		line += fmt.Sprintf(" left %d", n.Left)
 	case PanicBegan, SharedDependency, BrokenCheck, Overridden:

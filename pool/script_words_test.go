@@ -81,6 +81,8 @@ func (s *script) pool(args []string) {
 			cfg.Overprovisioning = share
 		case "subset": // SIZE:INDEX:COUNT
 			_, _ = fmt.Sscanf(value, "%d:%d:%d", &cfg.Subset.Size, &cfg.Subset.Index, &cfg.Subset.Count)
+		case "drain_spread":
+			cfg.DrainSpread = s.duration(value)
 		case "requests":
 			cfg.Limits.BackendRequests = int64(n)
 		default:

@@ -200,6 +200,8 @@ func (c *core) tick(now balance.Instant) {
 			c.factOver(now, m)
 		case timerDrain:
 			c.drainOver(m)
+		case timerLast:
+			c.drainEnding(m)
 		case timerRamp:
 			c.endRamp(m)
 		}

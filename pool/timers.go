@@ -11,6 +11,7 @@ const (
 	timerFact         // the end of a fact or a suspicion
 	timerDrain        // the deadline of a drain
 	timerRamp         // the end of a slow start
+	timerLast         // Config.DrainSpread before the deadline of a drain
 	timerKinds
 )
 

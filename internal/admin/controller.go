@@ -93,6 +93,8 @@ type PoolSummary struct {
 	Correlated    string `json:"correlated_failure,omitempty"`
 	CorrelatedWhy string `json:"correlated_failure_why,omitempty"`
 	InFlight      int64  `json:"in_flight"`
+	// Tunnels are how many of them are open tunnels (WebSocket); absent: none.
+	Tunnels int64 `json:"tunnels,omitempty"`
 	// Adaptive is a limit that finds itself; absent: there is none.
 	Adaptive             *AdaptiveLimit `json:"adaptive,omitempty"`
 	QueueLength          int            `json:"queue_length"`
@@ -176,6 +178,7 @@ type Backend struct {
 	Since          time.Time `json:"since"`         // of the state
 	Flips          uint64    `json:"flips"`
 	InFlight       int64     `json:"in_flight"`
+	Tunnels        int64     `json:"tunnels,omitempty"` // of InFlight, open tunnels (WebSocket)
 	Requests       uint64    `json:"requests"`
 	Failures       uint64    `json:"failures"`
 	Latency        Latency   `json:"latency_ms"`

@@ -113,6 +113,7 @@ type AccessLog struct {
 type Shutdown struct {
 	Delay    time.Duration // accepting goes on, /readyz fails; 0: no delay
 	Deadline time.Duration // what is left is cut
+	Spread   time.Duration // before the deadline: tunnels are ended within it
 }
 
 // Limits are the ceilings of the process.
@@ -158,6 +159,9 @@ type Listener struct {
 	TLS            *ListenerTLS   // nil: plain
 	MaxHeaderBytes int64          // http.max_header_bytes
 	MaxBody        int64          // http.max_body; 0: no limit
+	MaxAge         time.Duration  // http.max_connection_age; 0: none
+	MaxAgeGrace    time.Duration  // http.max_connection_age_grace: what is left on it is cut; 0: never
+	MaxRequests    int64          // http.max_requests, of one client connection; 0: no limit
 	HealthPath     string         // answered by weir itself; empty: none
 	TrustedProxies []netip.Prefix // peers whose forwarding headers are believed
 	Timeouts       ListenerTimeouts

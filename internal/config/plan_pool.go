@@ -34,6 +34,11 @@ type Pool struct {
 	Overprovisioning float64
 	// DrainDeadline cuts what a draining backend still has in flight; 0: never.
 	DrainDeadline time.Duration
+	// DrainSpread is how long before it tunnels begin to be ended, a few at a time.
+	DrainSpread time.Duration
+	// OnBroken is what becomes of the tunnels of a backend that broke: keep or close.
+	OnBroken  string
+	Rebalance *Rebalance // of tunnels; nil: off
 	// Weir says that the backends are weirs, which are told the number of each
 	// attempt (S6).
 	Weir bool
@@ -52,6 +57,13 @@ type Backend struct {
 	// Priority is the backend's tier, 0 the first. A backup with priority 0
 	// belongs to a tier behind all others.
 	Priority uint8
+}
+
+// Rebalance ends tunnels of backends that have more than their part.
+type Rebalance struct {
+	Above     float64 // by how much more a backend may have
+	PerMinute float64 // part of the pool's tunnels that may be ended in a minute
+	MinAge    time.Duration
 }
 
 // EWMA configures peak_ewma's estimates.
@@ -208,6 +220,7 @@ type PoolTimeouts struct {
 	ResponseHeader time.Duration
 	StreamIdle     time.Duration
 	TunnelIdle     time.Duration
+	TunnelAge      time.Duration // 0: none
 	KeepAlive      time.Duration
 }
 

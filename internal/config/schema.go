@@ -37,6 +37,7 @@ func init() {
 		keys("limits", "ceilings of the process", func(p *Plan) *Limits { return &p.Limits }, limitFields),
 		keys("metrics", "labels of metrics", func(p *Plan) *Metrics { return &p.Metrics }, metricFields),
 		keys("upgrade", "handing over to a new binary", func(p *Plan) *Upgrade { return &p.Upgrade }, handoverFields),
+		keys("acme", "who issues the certificates of tls.acme; to use it is to agree to the authority's terms", func(p *Plan) *ACME { return &p.ACME }, acmeFields).checked(checkACME),
 		key("trusted_weirs", "[]", listOf(prefixes, warnEveryone), func(p *Plan) *[]netip.Prefix { return &p.TrustedWeirs },
 			"peers whose X-Weir-* request fields are believed"),
 		stateField,
@@ -73,6 +74,7 @@ var shutdownFields = []field[Shutdown]{
 		"how long weir goes on accepting while /readyz fails").off("none", 0),
 	key("deadline", "25s", duration(tick, day), func(s *Shutdown) *time.Duration { return &s.Deadline },
 		"when what is left is cut; longer than delay"),
+	spreadKey(func(s *Shutdown) *time.Duration { return &s.Spread }),
 }
 
 var limitFields = []field[Limits]{

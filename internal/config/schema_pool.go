@@ -64,10 +64,13 @@ var poolFields = []field[Pool]{
 	keys("drain", "draining", func(p *Pool) *Pool { return p }, []field[Pool]{
 		key("deadline", "30s", duration(tick, 7*day), func(p *Pool) *time.Duration { return &p.DrainDeadline },
 			"when what a draining backend still has in flight is cut").off("none", 0),
+		spreadKey(func(p *Pool) *time.Duration { return &p.DrainSpread }),
 	}),
 	key("weir", "false", boolean(), func(p *Pool) *bool { return &p.Weir },
 		"the backends are weirs: each attempt tells them its number, so that they say which answers were retried already"),
-	later[Pool]("on_broken", "keep", choice([]string{"keep", "close"}), "tunnels of a backend that broke"),
+	key("on_broken", "keep", choice([]string{"keep", "close"}), func(p *Pool) *string { return &p.OnBroken }, "what becomes of the tunnels of a backend that broke"),
+	maybe("rebalance", "off", "tunnels of backends that have more than their part are ended a few at a time, so that their clients come back elsewhere",
+		func(p *Pool) **Rebalance { return &p.Rebalance }, rebalanceFields, nil).orOn(),
 }
 
 var poolLimitFields = []field[PoolLimits]{
@@ -114,6 +117,7 @@ var poolTimeoutFields = []field[PoolTimeouts]{
 		"last byte of the request until the head of the response; restarted by 1xx").off("none", 0),
 	key("stream_idle", "5m", duration(tick, 7*day), func(t *PoolTimeouts) *time.Duration { return &t.StreamIdle }, "without a byte either way").off("none", 0),
 	key("tunnel_idle", "1h", duration(tick, 7*day), func(t *PoolTimeouts) *time.Duration { return &t.TunnelIdle }, "the same for WebSocket").off("none", 0),
+	key("tunnel_age", "none", duration(time.Second, 30*day), func(t *PoolTimeouts) *time.Duration { return &t.TunnelAge }, "after this time, a tenth more or less, a WebSocket is ended").off("none", 0),
 	key("keepalive", "55s", duration(tick, day), func(t *PoolTimeouts) *time.Duration { return &t.KeepAlive }, "how long an idle connection is kept; less when the backend says so"),
 }
 
@@ -146,6 +150,7 @@ func checkPoolTLS(d *decoder, n *node, t *PoolTLS) {
 
 // endPool checks what lies across the keys of a pool.
 func endPool(d *decoder, key, n *node, p *Pool) {
+	checkRebalance(d, n, p)
 	given := n.get("backends")
 	listed := given != nil && given.value.kind == list
 	if p.Discover != nil {

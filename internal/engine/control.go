@@ -189,6 +189,7 @@ func (p *livePool) summary(s *pool.Snapshot) admin.PoolSummary {
 	out.Discovery = p.discovery()
 	for i := range s.Backends {
 		out.Failures += s.Backends[i].Failures
+		out.Tunnels += int64(p.driver.engine.front.tunnels.On(s.Backends[i].Backend))
 	}
 	return out
 }
@@ -207,6 +208,7 @@ func (p *livePool) view() admin.Pool {
 		if t := targetOf(s.Backends[i].Backend); t != nil {
 			b.LearnedIdleS = t.up.Stats().LearnedIdle.Seconds()
 		}
+		b.Tunnels = int64(p.driver.engine.front.tunnels.On(s.Backends[i].Backend))
 		if b.Source = from[b.ID]; b.Removed {
 			b.Source = ""
 		} else if at, ok := since[b.ID]; ok {
@@ -311,7 +313,7 @@ func (e *Engine) poolGauges() []observe.PoolGauges {
 			b := &s.Backends[i]
 			g.Backends = append(g.Backends, observe.BackendGauges{
 				ID: b.ID, Address: addressOf(b.Backend), State: b.Health.String(), Share: round(b.Share),
-				InFlight: b.InFlight, Flips: uint64(max(b.Flips, 0)),
+				InFlight: b.InFlight, Flips: uint64(max(b.Flips, 0)), Tunnels: int64(e.front.tunnels.On(b.Backend)),
 			})
 		}
 		out = append(out, g)

@@ -27,6 +27,8 @@ type driver struct {
 	log    *slog.Logger
 
 	set atomic.Pointer[driverSettings]
+
+	waves map[*balance.Backend]*wave // owned by the pool's goroutine
 }
 
 // driverSettings is what backends are connected to and probed with: immutable.
@@ -88,7 +90,7 @@ func (d *driver) Notice(n pool.Notice) {
 		attrs = append(attrs, slog.String("backend", n.Backend.ID()))
 	}
 	switch n.Kind {
-	case pool.Added, pool.Removed:
+	case pool.Added, pool.Removed, pool.DrainEnding:
 		level = slog.LevelDebug // a large pool would fill the log at every start
 	case pool.StateChanged:
 		switch {
@@ -126,6 +128,7 @@ func (d *driver) Notice(n pool.Notice) {
 	d.log.LogAttrs(context.Background(), level, n.Kind.String(), attrs...)
 	d.engine.events.add(eventOf(&n))
 	d.connections(&n)
+	d.tunnels(&n)
 }
 
 // ejectionCause is the label for what an ejection's words begin with: the

@@ -294,6 +294,7 @@ func (e *Engine) Start() {
 	e.front.start()
 	e.state.Store(phaseServing)
 	e.retirer.Go(e.keepState)
+	e.retirer.Go(e.rebalance)
 	e.log.Info("serving", "version", e.opt.Version, "generation", e.gen.Load().Number)
 	if e.opt.Load != nil {
 		e.retirer.Go(e.watch)

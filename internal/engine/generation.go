@@ -130,6 +130,7 @@ func (e *Engine) buildRoute(g *Generation, l *config.Listener, r *config.Route) 
 		out.Timeouts.ResponseHeader = t.ResponseHeader
 		out.Timeouts.StreamIdle = t.StreamIdle
 		out.Timeouts.TunnelIdle = t.TunnelIdle
+		out.Timeouts.TunnelAge = t.TunnelAge
 	}
 	return out, nil
 }

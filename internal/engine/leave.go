@@ -62,6 +62,7 @@ func (e *Engine) leave(s *handover.Successor, signals <-chan os.Signal, stop boo
 	if requests := e.front.cutCount(); connections > 0 || requests > 0 {
 		e.log.Warn("cut at the end of the drain", "requests_and_tunnels", requests, "busy_connections", connections)
 	}
+	e.sayTunnels()
 	e.log.Info("stopped", "took", time.Since(begin).Round(time.Millisecond))
 	s.Leave()
 	return false, err
@@ -105,7 +106,7 @@ func (d *departure) rest() (died bool) {
 }
 
 // wait waits for the last connection and reports whether it ended by itself.
-// Tunnels are cut spread over the last seconds before the deadline.
+// Tunnels are ended spread over the last seconds before the deadline.
 func (d *departure) wait() bool {
 	empty := d.e.front.empty()
 	d.report()
@@ -113,6 +114,7 @@ func (d *departure) wait() bool {
 	defer tick.Stop()
 	next := time.NewTimer(0)
 	defer next.Stop()
+	spread := d.e.gen.Load().Plan.Shutdown.Spread
 	hurry, cut := make(chan struct{}), make(chan struct{})
 	cutting := false
 	defer func() {
@@ -126,7 +128,7 @@ func (d *departure) wait() bool {
 		switch {
 		case left <= 0:
 			return false
-		case left <= tunnelSpread && !cutting:
+		case left <= spread && !cutting:
 			cutting = true
 			go func() {
 				defer close(cut)
@@ -134,7 +136,7 @@ func (d *departure) wait() bool {
 			}()
 		}
 		if !cutting {
-			left -= tunnelSpread
+			left -= spread
 		}
 		next.Reset(left)
 		select {

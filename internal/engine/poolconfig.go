@@ -42,6 +42,7 @@ func PoolConfig(p *config.Pool, instance uint64) (pool.Config, []pool.Spec, erro
 			Base: p.Budget.Base, Max: p.Budget.Max,
 		},
 		DrainDeadline:    p.DrainDeadline,
+		DrainSpread:      p.DrainSpread,
 		Zone:             zone(p.Zone),
 		Overprovisioning: p.Overprovisioning,
 		Subset:           subset(p.Subset),

@@ -28,9 +28,10 @@ type livePool struct {
 	pool   *pool.Pool
 	series *observe.PoolSeries
 	driver *driver
-	find   finder       // membership: listed and found, see discover.go
-	cfg    config.Pool  // what it was built from, Backends included
-	uses   atomic.Int64 // routes that refer to it, those of generations before too
+	find   finder          // membership: listed and found, see discover.go
+	cfg    config.Pool     // what it was built from, Backends included
+	uses   atomic.Int64    // routes that refer to it, those of generations before too
+	moves  pool.Rebalancer // owned by Engine.rebalance
 }
 
 // buildPool makes a pool without starting it: no goroutine, no probe, no

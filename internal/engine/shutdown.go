@@ -11,10 +11,6 @@ import (
 	"github.com/weirlb/weir/internal/handover"
 )
 
-// tunnelSpread is how long before the deadline tunnels begin to be cut: not
-// all in one instant, because their clients come back at once (S7).
-const tunnelSpread = 5 * time.Second
-
 // Run serves until a signal asks for the end, and returns when the balancer
 // has stopped. SIGTERM drains in full, SIGINT skips the delay. Each further
 // one skips one step: first the delay, then the wait for what is in flight and
@@ -100,7 +96,7 @@ func (e *Engine) upkeep(s os.Signal) bool {
 // Shutdown drains in order (S7): readiness fails at once while accepting goes
 // on for the delay, every answer says Connection: close and idle client
 // connections are closed spread over the delay; then accepting stops, what is
-// in flight finishes; tunnels are cut spread over the last seconds before the
+// in flight finishes; tunnels are ended spread over the last seconds before the
 // deadline, and what is left then is cut and counted in the log. Each value
 // received from skip ends the current wait early; one that is there at the
 // beginning leaves the delay out. It returns when everything
@@ -144,6 +140,7 @@ func (e *Engine) Shutdown(skip <-chan struct{}) error {
 	if requests := e.front.cutCount(); connections > 0 || requests > 0 {
 		e.log.Warn("cut at the end of the drain", "requests_and_tunnels", requests, "busy_connections", connections)
 	}
+	e.sayTunnels()
 	e.log.Info("stopped", "took", time.Since(begin).Round(time.Millisecond))
 	return err
 }
@@ -155,7 +152,7 @@ func (e *Engine) waitEmpty(begin time.Time, deadline time.Duration, skip <-chan 
 		return waitFor(-1, skip, empty) == endedByEvent
 	}
 	left := deadline - time.Since(begin)
-	spread := min(tunnelSpread, left)
+	spread := min(e.gen.Load().Plan.Shutdown.Spread, left)
 	switch waitFor(left-spread, skip, empty) {
 	case endedByEvent:
 		return true

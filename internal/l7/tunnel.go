@@ -175,6 +175,7 @@ func (e *exchange) tunnelEnded(t *tunnel) Failure {
 }
 
 func (e *exchange) countTunnel(why observe.TunnelCause, how observe.TunnelOutcome) {
+	e.x.tunnels.count(why, how)
 	if e.rt.PoolSeries != nil {
 		e.rt.PoolSeries.TunnelEnded(why, how)
 	}

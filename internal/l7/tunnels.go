@@ -31,7 +31,12 @@ type Tunnels struct {
 	over observe.TunnelCause // every one that opens is ended for this; TunnelByPeer: none is
 	wait time.Duration       // and has so long
 	none chan struct{}       // closed when the last is gone; nil: nobody waits
+
+	ended [observe.TunnelCauses]TunnelsEnded
 }
+
+// TunnelsEnded counts tunnels that weir ended, by how.
+type TunnelsEnded [observe.TunnelOutcomes]int64
 
 // tunnelsOn are those of one backend.
 type tunnelsOn struct {
@@ -115,6 +120,7 @@ type Wave struct {
 	Wait    time.Duration       // how long the peers of each have to answer
 	Hurry   <-chan struct{}     // closed: the rest are told at once; nil: never
 	Stop    <-chan struct{}     // closed: the rest may stay; nil: never
+	Quit    <-chan struct{}     // the same
 }
 
 // Close is for the end of the process: what opens from now on ends at once.
@@ -169,6 +175,9 @@ func (s *Tunnels) End(w *Wave) (told int) {
 		case <-w.Hurry:
 			w.Hurry, w.Wait, until = nil, min(w.Wait, TunnelHurry), time.Time{}
 		case <-w.Stop:
+			turn.Stop()
+			return told
+		case <-w.Quit:
 			turn.Stop()
 			return told
 		}
@@ -268,6 +277,19 @@ func (s *Tunnels) Gone() <-chan struct{} {
 		s.none = make(chan struct{})
 	}
 	return s.none
+}
+
+// Ended returns how many tunnels were ended for a cause.
+func (s *Tunnels) Ended(why observe.TunnelCause) TunnelsEnded {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ended[why]
+}
+
+func (s *Tunnels) count(why observe.TunnelCause, how observe.TunnelOutcome) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended[why][how]++
 }
 
 // forget takes a tunnel that ends by itself out of those that may be told.

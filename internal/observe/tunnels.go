@@ -17,14 +17,15 @@ const (
 	TunnelByAge                   // it reached its greatest age
 	TunnelByRebalance             // its backend had more than its part
 	TunnelByIdle                  // nothing moved
-	tunnelCauses
+	// TunnelCauses is their number.
+	TunnelCauses
 )
 
-var tunnelCauseNames = [tunnelCauses]string{"peer", "shutdown", "drain", "broken", "max_age", "rebalance", "idle"}
+var tunnelCauseNames = [TunnelCauses]string{"peer", "shutdown", "drain", "broken", "max_age", "rebalance", "idle"}
 
 // String returns the word in logs, in Close frames and in the label cause.
 func (c TunnelCause) String() string {
-	if c < tunnelCauses {
+	if c < TunnelCauses {
 		return tunnelCauseNames[c]
 	}
 	return "unknown"
@@ -38,21 +39,22 @@ const (
 	TunnelClosed     TunnelOutcome = iota // both peers answered the Close frame, or closed
 	TunnelUnanswered                      // at least one did not in time, and was cut off
 	TunnelCut                             // no Close frame could be placed
-	tunnelOutcomes
+	// TunnelOutcomes is their number.
+	TunnelOutcomes
 )
 
-var tunnelOutcomeNames = [tunnelOutcomes]string{"closed", "unanswered", "cut"}
+var tunnelOutcomeNames = [TunnelOutcomes]string{"closed", "unanswered", "cut"}
 
 // String returns the word in logs and in the label outcome.
 func (o TunnelOutcome) String() string {
-	if o < tunnelOutcomes {
+	if o < TunnelOutcomes {
 		return tunnelOutcomeNames[o]
 	}
 	return "unknown"
 }
 
 // tunnelEnds counts the tunnels that weir ended.
-type tunnelEnds [tunnelCauses][tunnelOutcomes]atomic.Uint64
+type tunnelEnds [TunnelCauses][TunnelOutcomes]atomic.Uint64
 
 // TunnelOpened says that the pool has tunnels: weir_tunnels is exposed from then
 // on.
@@ -64,7 +66,7 @@ func (p *PoolSeries) TunnelOpened() {
 
 // TunnelEnded counts a tunnel that weir ended.
 func (p *PoolSeries) TunnelEnded(why TunnelCause, how TunnelOutcome) {
-	if why != TunnelByPeer && why < tunnelCauses && how < tunnelOutcomes {
+	if why != TunnelByPeer && why < TunnelCauses && how < TunnelOutcomes {
 		p.tunnelEnds[why][how].Add(1)
 	}
 }

@@ -35,6 +35,7 @@ type Held struct {
 	failed int
 	latency Histogram
 	stopped bool
+	ended   int // by Rebalance
 }
 
 // AddConnections adds clients that hold connections. Their requests are counted
@@ -82,6 +83,51 @@ func (h *Held) Requests() (ended, failed int, latency *Histogram) {
 	return h.requests, h.failed, &h.latency
 }
 
+// Rebalance lets the balancer end what a server holds above its part, as a pool
+// with these rules does: once a second, the oldest first. The clients come back
+// after Again.
+func (h *Held) Rebalance(rules pool.Rebalance) {
+	var r pool.Rebalancer
+	h.w.Every(time.Second, func() {
+		s := h.c.To.pool.Snapshot()
+		on := make([]pool.Holding, len(s.Backends))
+		for i := range s.Backends {
+			b := &s.Backends[i]
+			on[i] = pool.Holding{Weight: b.Weight, Share: b.Share, Out: b.Draining || b.Removed || b.Admin != balance.Enabled}
+			for _, k := range h.conns {
+				if k.at != nil && k.at.ID() == b.ID {
+					on[i].Held++
+				}
+			}
+		}
+		for i, n := range r.Step(h.w.now, &rules, on) {
+			for range n {
+				h.endOldest(s.Backends[i].ID)
+			}
+		}
+	})
+}
+
+// Ended returns how many connections Rebalance has ended.
+func (h *Held) Ended() int { return h.ended }
+
+func (h *Held) endOldest(id string) {
+	var oldest *connection
+	for _, k := range h.conns {
+		if k.at != nil && k.at.ID() == id && (oldest == nil || k.since < oldest.since) {
+			oldest = k
+		}
+	}
+	if oldest == nil {
+		return
+	}
+	h.ended++
+	oldest.close()
+	h.w.agenda.cancel(&oldest.life)
+	oldest.life.code = connectionConnects
+	h.w.agenda.plan(&oldest.life, h.w.now.Add(max(h.c.Again.Sample(oldest.dice), 1)))
+}
+
 // Stop closes all connections.
 func (h *Held) Stop() {
 	h.stopped = true
@@ -99,6 +145,7 @@ type connection struct {
 	out       call
 	open      bool
 	at        *Server
+	since     balance.Instant // when it was accepted
 	inside    inside
 }
 
@@ -148,6 +195,7 @@ func (k *connection) nextAsk() {
 func (k *connection) accepted(c *call) {
 	k.at = c.server
 	w := k.h.w
+	k.since = w.now
 	if k.h.c.Hold != nil {
 		k.life.code = connectionLeaves
 		w.agenda.plan(&k.life, w.now.Add(max(k.h.c.Hold.Sample(k.dice), 1)))

@@ -5,6 +5,8 @@ package sim
 import (
 	"fmt"
 	"time"
+
+	"github.com/weirlb/weir/pool"
 )
 
 var rollingDeploy = &Scenario{
@@ -92,12 +94,14 @@ var scaleUp = &Scenario{
 	Doc: []string{
 		"Shows why adding servers may not help: clients hold connections (WebSockets, streams) for minutes, and each was placed when it was opened. A newcomer only gets what is opened after it came.",
 		"Look at 'busiest/mean', the connections of the busiest server over the mean, three minutes after the servers came, and at how many of the connections the newcomers hold.",
-		"What to learn: bound the age of connections, or new capacity stays idle while the old servers stay full. An autoscaler that looks at the mean then adds more of what does not help.",
+		"What to learn: bound the age of connections, or let the balancer end the surplus, or new capacity stays idle while the old servers stay full. An autoscaler that looks at the mean then adds more of what does not help.",
+		"'rebalanced' is the balancer's own 'rebalance' with its defaults: 10 % of all connections may be ended in a minute, where a server holds over a fifth more than its part.",
 	},
 	Defaults: Options{Policies: []string{"p2c", "least_request"}, Backends: 4, Requests: 2000},
 	counts:   "connections",
 	columns: []Column{
 		{Name: "newcomers", Title: "newcomers hold", Unit: Part},
+		{Name: "ended", Title: "ended for it", Unit: Count},
 		{Name: "p99", Title: "p99", Unit: Millis},
 		{Name: "imbalance", Title: "busiest/mean", Unit: Factor, Chart: true},
 	},
@@ -107,8 +111,9 @@ var scaleUp = &Scenario{
 			for _, v := range []struct {
 				name string
 				hold time.Duration
-			}{{"for good", 0}, {"6m", 6 * time.Minute}, {"2m", 2 * time.Minute}} {
-				out = append(out, variant{p + ", held " + v.name, func(seed uint64) sample { return scaleSample(o, p, seed, v.hold) }})
+				move bool
+			}{{"held for good", 0, false}, {"held 6m", 6 * time.Minute, false}, {"held 2m", 2 * time.Minute, false}, {"rebalanced", 0, true}} {
+				out = append(out, variant{p + ", " + v.name, func(seed uint64) sample { return scaleSample(o, p, seed, v.hold, v.move) }})
 			}
 		}
 		return out
@@ -118,7 +123,7 @@ var scaleUp = &Scenario{
 	},
 }
 
-func scaleSample(o *Options, policy string, seed uint64, hold time.Duration) sample {
+func scaleSample(o *Options, policy string, seed uint64, hold time.Duration, move bool) sample {
 	const added, looked = 2 * time.Minute, 5 * time.Minute
 	w := NewWorld(seed)
 	config := func(i int) ServerConfig {
@@ -145,6 +150,9 @@ func scaleSample(o *Options, policy string, seed uint64, hold time.Duration) sam
 		}
 		lb.Update(specs)
 	})
+	if move {
+		held.Rebalance(pool.Rebalance{Above: 0.2, PerMinute: 0.1})
+	}
 	w.Run(looked)
 	sum, most, fresh := 0, 0, 0
 	for _, v := range append(old, young...) {
@@ -157,6 +165,6 @@ func scaleSample(o *Options, policy string, seed uint64, hold time.Duration) sam
 	}
 	_, _, latency := held.Requests()
 	return sample{figures: []float64{
-		ratio(float64(fresh), float64(sum)), quantile(latency, 0.99), ratio(float64(most*2*o.Backends), float64(sum)),
+		ratio(float64(fresh), float64(sum)), float64(held.Ended()), quantile(latency, 0.99), ratio(float64(most*2*o.Backends), float64(sum)),
 	}}
 }
