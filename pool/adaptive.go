@@ -169,6 +169,29 @@ func (a *adaptive) snapshot(cfg *Adaptive) AdaptiveSnapshot {
 	return s
 }
 
+// export returns what outlasts the process: the limit, whether or not it is being
+// judged, and what is known of latency without load. A limit that was too low a
+// trial rises by a quarter per window where latency says so.
+func (k *knee) export(now balance.Instant) SavedAdaptive {
+	if k.limit == 0 || k.base == 0 {
+		return SavedAdaptive{} // nothing has been found
+	}
+	s := SavedAdaptive{Limit: k.limit, Base: k.base, Sure: k.sure, Shed: age(now, k.shed, k.was)}
+	s.Next = age(now, k.next, k.next != 0)
+	return s
+}
+
+// restore goes on from there, under limits of its own.
+func (k *knee) restore(a *Adaptive, now, base balance.Instant, s *SavedAdaptive) {
+	*k = knee{limit: min(max(s.Limit, a.floor()), a.ceiling()), base: s.Base, sure: s.Sure, began: now}
+	if s.Next.Known() {
+		k.next = min(s.Next.At(base), now.Add(kneeAgain))
+	}
+	if k.was = s.Shed.Known(); k.was {
+		k.shed = min(s.Shed.At(base), now)
+	}
+}
+
 // resettle brings the limit in line with other settings. One that has never been
 // reached goes on as none.
 func (a *adaptive) resettle(was, is *Adaptive) {

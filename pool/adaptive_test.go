@@ -3,6 +3,8 @@
 package pool
 
 import (
+	"encoding/json"
+	"math"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -46,6 +48,66 @@ func TestKneeExample(t *testing.T) {
 			t.Errorf("%s: experiment under way: %v, latency without load %.0f ms, want %.0f", c.name, k.tests.on, k.base/ms, c.base/ms)
 		}
 	}
+}
+
+// What an adaptive limit has found is known to the process that comes after this
+// one, under the limits that it has itself, and goes on growing old.
+func TestAdaptiveOutlives(t *testing.T) {
+	on := func(a Adaptive) func(*Config) {
+		a.Enabled = true
+		return func(c *Config) { c.Limits.Adaptive = a }
+	}
+	now := balance.Instant(5 * time.Minute)
+	make := func(edit func(*Config)) *Pool {
+		p := benchPool(2, edit)
+		p.now = func() balance.Instant { return now }
+		p.Advance()
+		return p
+	}
+	a := make(on(Adaptive{}))
+	if s := a.Export().Adaptive; s != (SavedAdaptive{}) {
+		t.Errorf("nothing has been found, exported %+v", s)
+	}
+	a.set.Load().adaptive.knee = knee{limit: 64, base: 1e8, sure: true, was: true, shed: now.Add(-2 * time.Second), next: now.Add(time.Minute), began: now}
+	text, err := json.Marshal(a.Export())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name  string
+		edit  func(*Config)
+		limit int64
+	}{
+		{"the same", on(Adaptive{}), 64},
+		{"a lower ceiling", on(Adaptive{Ceiling: 40}), 40},
+		{"a higher floor", on(Adaptive{Floor: 80}), 80},
+		{"off", func(*Config) {}, 0},
+	} {
+		var saved Saved
+		if err := json.Unmarshal(text, &saved); err != nil {
+			t.Fatal(err)
+		}
+		b := make(c.edit)
+		if r := b.Restore(saved, time.Second); len(r.Refused) > 0 {
+			t.Errorf("%s: %v", c.name, r.Refused)
+		}
+		if s := b.Snapshot().Adaptive; s.Limit != c.limit || s.Enabled && (s.Base != 100*time.Millisecond || s.Limits[balance.HighPriority] != c.limit) {
+			t.Errorf("%s: %+v", c.name, s)
+		}
+		if set := b.set.Load().adaptive; set != nil {
+			if k := &set.knee; !k.sure || !k.was || k.shed != now.Add(-3*time.Second) || k.next != now.Add(59*time.Second) {
+				t.Errorf("%s: %+v", c.name, k)
+			}
+		}
+		b.Close()
+	}
+	for _, bad := range []SavedAdaptive{{Limit: -1}, {Limit: math.Inf(1)}, {Base: math.NaN()}, {Limit: 20, Base: -1}} {
+		s := Saved{Adaptive: bad}
+		if s.check() == "" {
+			t.Errorf("%+v is taken", bad)
+		}
+	}
+	a.Close()
 }
 
 // Requests are let in by priority up to their part of the limit, take nothing when

@@ -23,6 +23,7 @@ type Saved struct {
 	Budget    SavedBudget     `json:"budget,omitzero"`
 	Stats     SavedStats      `json:"stats,omitzero"`
 	Ramp      SavedRamp       `json:"ramp,omitzero"` // of the whole pool
+	Adaptive  SavedAdaptive   `json:"adaptive,omitzero"`
 	Ready     bool            `json:"ready,omitempty"`
 	Lit       bool            `json:"lit,omitempty"`
 	Dark      bool            `json:"dark,omitempty"`
@@ -197,6 +198,17 @@ type SavedTier struct {
 	Calm       health.Age `json:"calm,omitempty"`  // since when too few do
 	Named      int        `json:"named,omitempty"` // how often they did of late
 	Over       health.Age `json:"over,omitempty"`  // when they last ceased to
+}
+
+// SavedAdaptive is what an adaptive limit has found; the zero value is nothing. A
+// judgement under way is not part of it: what is in flight here says nothing about
+// there.
+type SavedAdaptive struct {
+	Limit float64    `json:"limit,omitempty"`
+	Base  float64    `json:"base,omitempty"` // nanoseconds, latency without load
+	Sure  bool       `json:"sure,omitempty"` // measured by a descent
+	Next  health.Age `json:"next,omitempty"` // no descent before
+	Shed  health.Age `json:"shed,omitempty"` // when something was refused last; 0: not lately
 }
 
 // SavedBudget is what the retry budget has counted.

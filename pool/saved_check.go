@@ -26,7 +26,7 @@ func (s *Saved) check() string {
 	st := &s.Stats
 	ok := validAges(st.Last, st.Next, st.Turned, st.Compared, st.MeanAt) && fine(st.Mean) && within(st.MeanNS) &&
 		st.HistAt >= 0 && st.HistAt <= math.MaxInt32 && st.Refused < savedCounts && len(st.Sums) <= keepSums && st.Last.Known() == st.Turned.Known() &&
-		s.Ramp.check() && s.Budget.check() && st.Dark.check()
+		s.Ramp.check() && s.Budget.check() && st.Dark.check() && s.Adaptive.check()
 	for i := range st.Sums {
 		ok = ok && st.Sums[i].check()
 	}
@@ -37,6 +37,10 @@ func (s *Saved) check() string {
 		return savedOutside
 	}
 	return ""
+}
+
+func (s *SavedAdaptive) check() bool {
+	return fine(s.Limit) && fine(s.Base) && validAges(s.Next, s.Shed)
 }
 
 func (s *SavedTier) check() bool {

@@ -63,6 +63,9 @@ func (c *core) export(now balance.Instant) Saved {
 	if c.gate != nil {
 		s.Ramp = exportRamp(now, c.gate)
 	}
+	if a := c.hot.set.Load().adaptive; a != nil {
+		s.Adaptive = a.knee.export(now)
+	}
 	for id, o := range c.overrides {
 		s.Overrides = append(s.Overrides, o.export(now, id))
 	}

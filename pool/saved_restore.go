@@ -330,6 +330,10 @@ func (c *core) restorePool(now balance.Instant, r *restoring) {
 	if gate := s.Ramp.ramp(r.base, now); gate != nil && c.cfg.SlowStart.PoolRamp > 0 {
 		c.gate = gate
 	}
+	if a := c.hot.set.Load().adaptive; a != nil && s.Adaptive.Limit > 0 {
+		a.knee.restore(&c.cfg.Limits.Adaptive, now, r.base, &s.Adaptive)
+		a.publish(&c.cfg.Limits.Adaptive)
+	}
 	for i := range s.Tiers {
 		x := &s.Tiers[i]
 		for _, t := range c.tiers {

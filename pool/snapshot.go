@@ -33,7 +33,7 @@ type Snapshot struct {
 	Queue           int // waiting now
 	QueueLimit      int
 	Adaptive        AdaptiveSnapshot
-	Saturation      float64 // in flight over capacity, 0 without limits; 1 when requests queue
+	Saturation      float64 // in flight over capacity, 0 without limits; 1 when requests queue, or nobody serves
 	Requests        uint64  // client requests counted for the budget since the start
 	Retries         uint64  // retries granted since the start
 	BudgetRemaining float64 // part of the retry budget left, 0..1
@@ -179,17 +179,31 @@ func (p *Pool) Snapshot() Snapshot {
 		s.Backends = append(s.Backends, b)
 	}
 	slices.SortFunc(s.Backends[gone:], func(a, b BackendSnapshot) int { return cmp.Compare(a.ID, b.ID) })
-	if room > 0 {
-		s.Saturation = float64(busy) / float64(room)
-	}
-	if n := p.cfg.Limits.PoolRequests; n > 0 {
-		s.Saturation = max(s.Saturation, float64(p.inFlight.Load())/float64(n))
-	}
-	if s.Queue > 0 {
-		s.Saturation = 1
-	}
-	s.Saturation = min(s.Saturation, 1)
+	s.Saturation = p.saturation(&s, busy, room)
 	return s
+}
+
+// saturation is the largest part of any limit that is in flight, of so much in
+// flight on the backends that serve and the room that they have. Where nobody
+// serves there is nothing to be had: that is no idle pool, and who scales by this
+// figure would make it smaller yet.
+func (p *Pool) saturation(s *Snapshot, busy, room int64) float64 {
+	l := &p.cfg.Limits
+	limited := l.PoolRequests > 0 || l.BackendRequests > 0 || s.Adaptive.Bounds()
+	if s.Queue > 0 || limited && s.Serving == 0 {
+		return 1
+	}
+	most := 0.0
+	if room > 0 {
+		most = float64(busy) / float64(room)
+	}
+	if n := l.PoolRequests; n > 0 {
+		most = max(most, float64(p.inFlight.Load())/float64(n))
+	}
+	if a := &s.Adaptive; a.Bounds() {
+		most = max(most, float64(a.InFlight)/float64(max(a.Limit, 1)))
+	}
+	return min(most, 1)
 }
 
 // snapshotTiers describes the tiers: their members now, and how requests are

@@ -46,6 +46,47 @@ func TestMeanLatencyInSnapshot(t *testing.T) {
 	}
 }
 
+// TestSaturation: the limit that is nearest counts, whichever it is; without a
+// backend that serves there is no capacity, which is not the same as no load.
+func TestSaturation(t *testing.T) {
+	disabled := balance.Disabled
+	for _, c := range []struct {
+		name   string
+		limits Limits
+		out    int // backends that are disabled
+		want   float64
+	}{
+		{"without limits", Limits{}, 0, 0},
+		{"per backend", Limits{BackendRequests: 6}, 0, 0.25},
+		{"of the pool", Limits{BackendRequests: 100, PoolRequests: 4}, 0, 0.75},
+		{"adaptive", Limits{BackendRequests: 100, Adaptive: Adaptive{Enabled: true, Floor: 6, Ceiling: 6}}, 0, 0.5},
+		{"adaptive, not lowered yet", Limits{Adaptive: Adaptive{Enabled: true}}, 0, 0},
+		{"nobody serves", Limits{BackendRequests: 6}, 2, 1},
+		{"nobody serves, adaptive", Limits{Adaptive: Adaptive{Enabled: true, Ceiling: 20}}, 2, 1},
+		{"nobody serves, without limits", Limits{}, 2, 0},
+	} {
+		p := benchPool(2, func(cfg *Config) { cfg.Limits, cfg.Active.Enabled = c.limits, false })
+		leases := make([]Lease, 3)
+		for i := range leases {
+			if got := p.Pick(&leases[i], &balance.Request{Priority: balance.HighPriority, Rand: uint64(i)}); got != Granted {
+				t.Fatalf("%s: %v", c.name, got)
+			}
+		}
+		for _, m := range p.core.order[:c.out] {
+			if err := p.Override(m.b.ID(), Override{Admin: &disabled}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := p.Snapshot().Saturation; got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+		for i := range leases {
+			leases[i].Return(0)
+		}
+		p.Close()
+	}
+}
+
 // TestLoadReportInSnapshot: what a backend says of its own load is shown, below
 // the limit as above it, with its time, and no answer without a report changes it.
 func TestLoadReportInSnapshot(t *testing.T) {
