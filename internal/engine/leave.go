@@ -211,6 +211,6 @@ func (e *Engine) takeBack(s *handover.Successor) {
 	e.notify.takeBack()
 	e.mu.Unlock()
 	e.metrics.Upgrade("taken_back")
-	e.log.Error("the new process has ended: this one serves again", "pid", s.PID(), "how", s.How())
+	e.log.Error("the new process has ended: this one serves again", "new_pid", s.PID(), "how", s.How())
 	e.events.add(Event{At: time.Now(), Kind: "upgrade", Text: fmt.Sprintf("process %d has ended (%s): process %d serves again", s.PID(), s.How(), os.Getpid())})
 }

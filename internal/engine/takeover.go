@@ -61,7 +61,7 @@ func (e *Engine) TakeOver() error {
 	orphan := errors.Is(err, handover.ErrOrphaned)
 	switch {
 	case orphan:
-		e.log.Warn("the old process died during the upgrade: this one serves without its state", "pid", p.PID())
+		e.log.Warn("the old process died during the upgrade: this one serves without its state", "old_pid", p.PID())
 	case err != nil:
 		return err
 	default:
@@ -125,7 +125,7 @@ func (e *Engine) follow(p *handover.Predecessor) {
 	select {
 	case <-e.quit: // this one ended first
 	default:
-		e.log.Info("the old process has ended", "pid", p.PID())
+		e.log.Info("the old process has ended", "old_pid", p.PID())
 	}
 }
 

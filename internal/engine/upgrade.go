@@ -89,7 +89,7 @@ func (e *Engine) Upgrade(ctx context.Context, binary string) (admin.Upgrade, err
 		return admin.Upgrade{}, fmt.Errorf("%w: %s: %w", admin.ErrUpgradeFailed, program.Path, err)
 	}
 	took := time.Since(begin)
-	e.log.Info("another process has taken over", "pid", s.PID(), "version", s.Version(), "took", took.Round(time.Millisecond))
+	e.log.Info("another process has taken over", "new_pid", s.PID(), "version", s.Version(), "took", took.Round(time.Millisecond))
 	e.events.add(Event{At: time.Now(), Kind: "upgrade", Text: fmt.Sprintf("process %d, version %s, has taken over", s.PID(), s.Version())})
 	return admin.Upgrade{
 		Binary: program.Path, PID: s.PID(), Version: s.Version(), TookMS: milliseconds(took),
