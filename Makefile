@@ -9,7 +9,7 @@ LINT_VERSION  := v2.14.0
 CADDY_VERSION := v2.11.4
 BIN := $(CURDIR)/bin
 
-.PHONY: help build image deps test vet lint unit bench-once e2e test-long bench faults bench-micro fuzz vuln generate clean
+.PHONY: help build image deps test vet lint unit bench-once e2e test-long bench faults soak bench-micro fuzz vuln generate clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -58,6 +58,11 @@ bench: deps build $(BIN)/caddy ## weir beside nginx, HAProxy and Caddy; 9 rounds
 faults: deps build ## faults injected into weir, nginx and HAProxy: saved under bench/results, tables of docs/resilience.md
 	WEIR=$(BIN)/weir go run ./bench/faults -out bench/results/faults
 	go run ./bench/faults -page write
+
+SOAK ?= 1h
+SEED ?= $(shell date +%s)
+soak: build ## all faults and all changes at random, by SEED, for SOAK (1h), and what must hold whatever happens
+	WEIR=$(BIN)/weir SOAK=$(SOAK) SEED=$(SEED) go test -count=1 -timeout 0 -run '^TestSoak$$' -v ./test
 
 $(BIN)/caddy:
 	GOBIN=$(BIN) go install github.com/caddyserver/caddy/v2/cmd/caddy@$(CADDY_VERSION)

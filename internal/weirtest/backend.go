@@ -3,6 +3,8 @@
 package weirtest
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"net"
 	"sync"
 	"testing"
@@ -135,4 +137,17 @@ func Dead(tb testing.TB) string {
 	}
 	defer func() { _ = ln.Close() }()
 	return ln.Addr().String()
+}
+
+// FreeAddr returns an address on loopback that nobody listens on, and that stays
+// free while a server is away from it: its port is below those that the kernel
+// gives to connections that go out, its host one that hardly anybody else uses.
+func FreeAddr() string {
+	for {
+		addr := fmt.Sprintf("127.%d.%d.%d:%d", 64+rand.IntN(64), rand.IntN(256), 1+rand.IntN(254), 10000+rand.IntN(20000))
+		if l, err := net.Listen("tcp", addr); err == nil {
+			_ = l.Close()
+			return addr
+		}
+	}
 }
