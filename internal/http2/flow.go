@@ -51,10 +51,10 @@ func (b *Budget) pressure() float64 {
 // full reports that nothing more should be held.
 func (b *Budget) full() bool { return b.pressure() >= 1 }
 
-// recvWindow is what a peer may still send on a stream. Worked example: of 64 KiB
-// all have arrived and were taken; half of that would have been worth an update,
-// so the peer has waited at most for the way there and back, and the window
-// doubles. With half of the budget in use it does not grow, with three quarters
+// recvWindow is what a peer may still send on a stream. Worked example: of a
+// window of 64 KiB as much has arrived and was taken, and no more than a quarter
+// lies here: it is not weir that the peer waits for, perhaps the way there and
+// back, and the window doubles. With half of the budget in use it does not grow, with three quarters
 // it is given back up to 16 KiB only.
 type recvWindow struct {
 	open  int // what the peer may send
@@ -84,7 +84,7 @@ func (w *recvWindow) take(n int, b *Budget) int {
 	switch {
 	case p >= 0.75:
 		size = leastWindow
-	case p < 0.5 && w.taken >= w.size && w.size < mostWindow && w.open < w.size/2:
+	case p < 0.5 && w.taken >= w.size && w.size < mostWindow && w.held <= w.size/4:
 		w.size, w.taken = 2*w.size, 0
 		size = w.size
 	}

@@ -10,7 +10,6 @@ import (
 )
 
 const (
-	frameHeader = 9
 	// maxFrame is the largest frame that is taken, and what a peer takes until it
 	// says otherwise: larger ones would only let one stream hold up the others.
 	maxFrame = 16 << 10

@@ -98,8 +98,7 @@ func (d *decoder) literal(prefix uint, index bool, f *entry) error {
 	}
 	d.scratch = d.scratch[:0]
 	nameLen := -1 // of a name that lies in scratch
-	switch {
-	case i == 0:
+	if i == 0 {
 		name, decoded, err := d.text()
 		if err != nil {
 			return err
@@ -111,7 +110,7 @@ func (d *decoder) literal(prefix uint, index bool, f *entry) error {
 		if len(name) == 0 || name[0] != ':' {
 			f.id = nameID(name)
 		}
-	default:
+	} else {
 		if err := d.lookup(i, f); err != nil {
 			return err
 		}

@@ -32,7 +32,11 @@ func (s *ServerStream) WriteInterim(h *message.Response) error {
 	s.block = block
 	c := s.conn
 	c.mu.Lock()
-	if h.Status == 100 && !s.asked || s.dead != nil {
+	if s.dead != nil {
+		defer c.mu.Unlock()
+		return s.dead
+	}
+	if h.Status == 100 && !s.asked {
 		c.mu.Unlock()
 		return nil
 	}

@@ -306,6 +306,8 @@ func (c *conn) late() error {
 		return errStall
 	case !c.settled && passed(c.settleBy):
 		return &ConnError{Code: CodeSettingsTimeout, Detail: "SETTINGS were not acknowledged"}
+	case c.running == 0 && c.stage == leaveFinal:
+		return errGone
 	case c.running == 0 && passed(c.idleUntil):
 		return errIdle
 	case c.stage == staying && passed(c.oldAt):
@@ -373,7 +375,7 @@ func (c *conn) end(err error) {
 	if polite && ce.Calm != CauseNone && c.srv.OnCalm != nil {
 		c.srv.OnCalm(ce.Calm)
 	}
-	cause := error(errClosed)
+	cause := errClosed
 	if polite && ce == errAged {
 		cause = errAged
 	}

@@ -25,7 +25,6 @@ type headReader struct {
 	regular                                   bool // a field that is no pseudo-field came
 	hosted, lengths                           bool
 	host                                      part
-	length                                    []byte
 }
 
 // Faults of heads that have names of their own.

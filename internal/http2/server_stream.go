@@ -172,7 +172,7 @@ func (c *conn) release(s *ServerStream) {
 	c.touchIdle(clock.Now())
 	switch {
 	case c.stage == leaveFinal:
-		c.idleUntil = 1 // long ago: the reader ends it
+		c.idleUntil = clock.Now() // the reader ends it
 	case c.stage == staying && c.srv.isClosing():
 		c.leaveLocked()
 	}

@@ -65,7 +65,7 @@ func (s *source) put(buf []byte, n int) { s.buf, s.r, s.w = buf, 0, n }
 
 // release gives the buffer back.
 func (s *source) release() {
-	if s.buf != nil && len(s.buf) == readSize {
+	if len(s.buf) == readSize {
 		readBuffers.Put((*[readSize]byte)(s.buf))
 	}
 	s.buf, s.r, s.w = nil, 0, 0
