@@ -82,7 +82,13 @@ func (t *Target) watch(p *netconn.Poller, c *Conn, keep time.Duration) bool {
 	if c.dies != 0 && (end == 0 || c.dies < end) {
 		end = c.dies
 	}
-	ticket, err := p.Wait(c.nc, netconn.WantBytes, end, func(ev netconn.PollEvent) { t.stirred(c, ev) })
+	ticket, err := p.Wait(c.nc, netconn.WantBytes, end, func(ev netconn.PollEvent) {
+		if ev == netconn.PollGone { // may be said within Wait, where mu is held
+			go t.stirred(c, ev)
+			return
+		}
+		t.stirred(c, ev)
+	})
 	if err != nil {
 		return false
 	}

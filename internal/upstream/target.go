@@ -90,7 +90,7 @@ func (t *Target) Get(now balance.Instant, unsafe bool) *Conn {
 		}
 		c.idleFor = now.Sub(c.since)
 		switch keep := c.keepFor(t.set.Load().KeepAlive, learned); {
-		case keep > 0 && c.idleFor >= keep, c.dies != 0 && now >= c.dies, c.epoch != t.set.Load().epoch, t.moved(c):
+		case keep > 0 && c.idleFor >= keep, c.dies != 0 && now >= c.dies, c.epoch != t.set.Load().epoch, c.nc.Aborted(), t.moved(c):
 			c.Close()
 			continue
 		case c.idleFor > peekAfter:
@@ -127,10 +127,11 @@ func (t *Target) take(now balance.Instant, unsafe bool) (*Conn, time.Duration) {
 }
 
 // Put takes a connection back after a complete exchange. One that cannot or
-// should not be kept is closed. Either way what was read from it is no longer
+// should not be kept is closed; so is one that was aborted in its last moment,
+// when the whole answer was there and its client left. Either way what was read from it is no longer
 // valid: its buffers are given back.
 func (t *Target) Put(c *Conn, now balance.Instant) {
-	if !c.Reusable() || c.epoch != t.set.Load().epoch || t.set.Load().MaxIdle <= 0 ||
+	if !c.Reusable() || c.nc.Aborted() || c.epoch != t.set.Load().epoch || t.set.Load().MaxIdle <= 0 ||
 		(t.set.Load().MaxRequests > 0 && c.requests >= t.set.Load().MaxRequests) ||
 		(c.dies != 0 && now >= c.dies) || t.moved(c) {
 		c.Close()

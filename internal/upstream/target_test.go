@@ -212,6 +212,40 @@ func TestWatchedIsReused(t *testing.T) {
 	}
 }
 
+// TestAborted: a connection that was aborted serves nobody, whether that happened
+// before it was given back, while it was idle and young, or when it was watched.
+// Each once hung its Target, and with it every request to the backend: the watch
+// of an aborted connection is told at once, with the Target locked.
+func TestAborted(t *testing.T) {
+	b := always(t)
+	target := newTarget(t, options(b.Addr()))
+	left := mustDial(t, target)
+	if err := exchange(left); err != nil {
+		t.Fatal(err)
+	}
+	left.nc.Abort() // its client left when the whole answer was there
+	target.Put(left, clock.Now())
+	if s := target.Stats(); s.Open != 0 || s.Idle != 0 {
+		t.Errorf("given back aborted: %+v", s)
+	}
+	young := mustDial(t, target)
+	use(t, target, young, clock.Now())
+	young.nc.Abort()
+	if got := target.Get(clock.Now(), false); got != nil {
+		t.Error("an aborted connection was handed out")
+	}
+	swept := mustDial(t, target)
+	use(t, target, swept, clock.Now().Add(-time.Second))
+	swept.nc.Abort()
+	weirtest.Within(t, "a sweep over an aborted connection", target.sweep)
+	eventually(t, "closed", func() bool { return target.Stats().Open == 0 })
+	watched := mustDial(t, target)
+	use(t, target, watched, clock.Now().Add(-time.Second))
+	target.sweep()
+	watched.nc.Abort()
+	eventually(t, "closed", func() bool { return target.Stats().Open == 0 })
+}
+
 func TestLimits(t *testing.T) {
 	b := always(t)
 	t.Run("max idle", func(t *testing.T) {
