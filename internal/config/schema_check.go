@@ -51,14 +51,14 @@ var findingName codec[string] = simple[string]{
 func FindingNames() []string { return slices.Clone(findingNames) }
 
 var findingNames = []string{
-	"admin_exposed", "all_backup", "backup_priority", "budget_off",
+	"adaptive_never", "admin_exposed", "all_backup", "backup_priority", "budget_off",
 	"certificate_chain", "certificate_expiring", "certificate_names", "certificate_weak",
 	"check_deep", "check_expects_errors", "check_host", "check_liveness", "check_off", "check_port", "check_prefix", "check_tcp",
 	"connect_long", "debug_headers", "detection_long", "detection_slo", "discover_file", "drain_forever",
 	"ewma_unused", "fall_1", "forwards_to_self", "front_blind", "front_detection", "front_idle", "front_untrusted",
 	"grace_short", "hash_client_ip", "hash_unbounded", "hash_unused", "insecure_skip_verify",
 	"keepalive_long", "localhost", "maglev_table", "max_ejected_all", "panic_off", "passive_off", "ports",
-	"probe_timeout", "retry_layers", "retry_when", "ring_nodes", "same_address", "shutdown_delay", "single_backend",
+	"priority_unused", "probe_timeout", "retry_layers", "retry_when", "ring_nodes", "same_address", "shutdown_delay", "single_backend",
 	"slow_clients", "slow_start_off", "subset_unused", "timeout_off", "timeouts_nest", "tls_server_name", "tls_unused", "trust_everyone",
 	"unreachable_route", "unused_pool", "weight_0", "zone_unused",
 }
