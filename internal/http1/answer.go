@@ -51,7 +51,7 @@ func (c *ServerConn) WriteHead(h *message.Response, body []byte, end bool) error
 	}
 	c.settleAsked()
 	kind, length, body, end := c.frame(h, body, end)
-	if c.in.unread() > drainLimit || c.link.srv.isClosing() {
+	if c.in.unread() > drainLimit || c.link.srv.isClosing() || c.old() {
 		c.mustClose.Store(true)
 	}
 	if c.mayHold(kind, length, body, end) {

@@ -273,6 +273,7 @@ func (c *ServerConn) Abort() {
 // is closed when the Handler returns; until then Request stays valid.
 func (c *ServerConn) Takeover() (nc *netconn.Conn, buffered []byte) {
 	c.taken = true
+	c.link.age.taken.Store(true)
 	c.nc.SetReadDeadline(0)
 	c.nc.SetWriteDeadline(0)
 	return c.nc, c.in.takeAhead()

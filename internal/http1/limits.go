@@ -4,9 +4,10 @@ package http1
 
 // Limits bound what a peer may send. A zero field means the default.
 type Limits struct {
-	MaxHeaderBytes int // whole head with its request or status line; 64 KiB
-	MaxFields      int // field lines; 256
-	MaxTarget      int // request-target; 16 KiB
+	MaxHeaderBytes int   // whole head with its request or status line; 64 KiB
+	MaxFields      int   // field lines; 256
+	MaxTarget      int   // request-target; 16 KiB
+	MaxRequests    int64 // on one connection of a client; no limit
 }
 
 // The defaults, and what is not worth a setting.

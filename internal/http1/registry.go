@@ -38,6 +38,7 @@ type link struct {
 	early  bool // the client has sent a request before it had the last answer
 
 	since balance.Instant // constant: when it came
+	age   age
 	state atomic.Int32
 
 	prev, next *link // guarded by registry.mu
@@ -69,6 +70,7 @@ func (s *Server) add(l *link) {
 }
 
 func (s *Server) remove(l *link) {
+	l.endAge()
 	s.mu.Lock()
 	switch {
 	case l.prev != nil:

@@ -23,6 +23,8 @@ type Timeouts struct {
 	BodyGrace   time.Duration // how far behind that rate a client may fall
 	ParkAfter   time.Duration // idle time after which a goroutine is given up; 250 ms
 	Linger      time.Duration // how long a closing connection is read from; 5 s
+	MaxAge      time.Duration // of a connection, less up to a tenth, as it is when that comes: then the next answer ends it
+	AgeGrace    time.Duration // after it: what is still under way is cut
 }
 
 const (
@@ -95,6 +97,7 @@ func (s *Server) now() *Settings {
 func (s *Server) Serve(nc *netconn.Conn, info any) {
 	l := &link{srv: s, nc: nc, info: info, tls: nc.TLS() != nil, since: clock.Now()}
 	l.first.Store(true)
+	l.beginAge(&s.now().Timeouts)
 	s.add(l)
 	s.run(l)
 }

@@ -177,6 +177,7 @@ func (c *ServerConn) beginExchange(n int) {
 	c.out.reset()
 	c.allowance = c.set.Timeouts.BodyGrace
 	c.received = int64(n)
+	c.link.age.requests++
 	c.mustClose.Store(r.Close)
 	c.headRequest = string(r.Method) == "HEAD"
 	c.asked = askedNothing

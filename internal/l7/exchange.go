@@ -291,6 +291,9 @@ func (e *exchange) finish(f *Failure) {
 		f.Reason = message.DrainCut
 		e.x.cuts.Add(1)
 	}
+	if o, ok := e.d.(interface{ OverAge() bool }); ok && f.failed() && f.Reason == message.ClientAbort && o.OverAge() {
+		f.Fault, f.Reason, f.Detail = FaultWeir, message.MaxAge, "cut after the grace of the client's connection"
+	}
 	e.now = clock.Now()
 	e.countRetry(f)
 	e.settle(f)
@@ -350,7 +353,7 @@ func (x *Exchanger) BadRequest(d Refusal, ci *ClientInfo, err *http1.Error) {
 // refuse tells the client of a failure, as far as that is still possible.
 func (e *exchange) refuse(f *Failure) {
 	switch {
-	case f.Reason == message.ClientAbort || f.Reason == message.WriteTimeout || f.Reason == message.DrainCut && e.gone():
+	case f.Reason == message.ClientAbort || f.Reason == message.WriteTimeout || (f.Reason == message.DrainCut || f.Reason == message.MaxAge) && e.gone():
 		e.d.Abort()
 	case e.answered:
 		// The client has part of an answer: it must not take it for whole.

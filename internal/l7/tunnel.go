@@ -17,13 +17,6 @@ import (
 	"github.com/weirlb/weir/pool"
 )
 
-// StreamTakeover is a Downstream that is one stream of a connection, and has no
-// connection to give away: it takes the place of Takeover. The side is the
-// exchange's until it returns; nothing need be closed.
-type StreamTakeover interface {
-	TakeoverStream() (side TunnelSide, buffered []byte)
-}
-
 // Aging is a Downstream whose connection has a greatest age: when everything on
 // it, a tunnel included, is to have ended. 0: never.
 type Aging interface {
@@ -46,29 +39,21 @@ func (e *exchange) switchProtocols() Failure {
 		return writeFailure(PhaseRelay, err)
 	}
 	e.w.end() // the tunnel reads both sides
-	var client TunnelSide
-	var early []byte
-	if s, ok := e.d.(StreamTakeover); ok {
-		client, early = s.TakeoverStream()
-	} else {
-		var c *netconn.Conn
-		c, early = e.d.Takeover()
-		// What a tunnel sends may be all that ever tells that the other end is gone.
-		// The backend's socket has this since it was dialed.
-		_ = c.SetUserTimeout(upstream.DefaultUserTimeout) // an option less is no reason to refuse
-		defer func() { _ = c.Close() }()
-		client = c
-	}
+	client, early := e.d.Takeover()
+	// What a tunnel sends may be all that ever tells that the other end is gone.
+	// The backend's socket has this since it was dialed.
+	_ = client.SetUserTimeout(upstream.DefaultUserTimeout) // an option less is no reason to refuse
 	server, first := e.up.Takeover()
 	f := e.tunnel(client, server, early, first)
 	e.now = clock.Now()
+	_ = client.Close()
 	_ = server.Close()
 	e.up = nil
 	return f
 }
 
 // tunnel moves bytes until both ends have finished, or weir ends it.
-func (e *exchange) tunnel(client TunnelSide, server *netconn.Conn, early, first []byte) Failure {
+func (e *exchange) tunnel(client, server *netconn.Conn, early, first []byte) Failure {
 	t := &tunnel{
 		backend: e.backend, since: e.now, client: client, server: server,
 		idle: e.rt.Timeouts.TunnelIdle, ends: e.tunnelEnds(),

@@ -7,6 +7,7 @@ import (
 
 	"github.com/weirlb/weir/balance"
 	"github.com/weirlb/weir/internal/clock"
+	"github.com/weirlb/weir/internal/netconn"
 	"github.com/weirlb/weir/internal/observe"
 	"github.com/weirlb/weir/internal/websocket"
 )
@@ -39,7 +40,7 @@ func (t *tunnel) end(why observe.TunnelCause, wait time.Duration) {
 	t.middle.Store(int64(now.Add(max(wait/2, 1))))
 	t.cut.Store(int64(cut))
 	t.why.CompareAndSwap(uint32(observe.TunnelByPeer), uint32(why))
-	for _, side := range []TunnelSide{t.client, t.server} {
+	for _, side := range []*netconn.Conn{t.client, t.server} {
 		side.SetWriteDeadline(cut)
 		side.SetReadDeadline(1) // whoever waits looks again
 	}

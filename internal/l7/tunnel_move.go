@@ -18,26 +18,6 @@ import (
 	"github.com/weirlb/weir/internal/websocket"
 )
 
-// TunnelSide is one end of a tunnel: a connection, or a stream of one.
-// *netconn.Conn is one, and two of those are spliced. One goroutine reads, one
-// writes; the other methods may be called from anywhere.
-type TunnelSide interface {
-	// ReadInto waits until there are bytes, calls get once and reads into what it
-	// returns. A deadline that passes is os.ErrDeadlineExceeded, after which
-	// reading may go on; the end is io.EOF.
-	ReadInto(get func() []byte) (buf []byte, n int, err error)
-	// Write writes all of p or returns an error.
-	Write(p []byte) (int, error)
-	// CloseWrite ends the sending half.
-	CloseWrite() error
-	// SetReadDeadline and SetWriteDeadline bound waits, those under way included.
-	// 0: none.
-	SetReadDeadline(t balance.Instant)
-	SetWriteDeadline(t balance.Instant)
-	// Abort ends every read and write, and every later one.
-	Abort()
-}
-
 // tunnelBuffer is what a direction holds while bytes move, and only then.
 const tunnelBuffer = 32 << 10
 
@@ -52,9 +32,10 @@ type tunnel struct {
 	since   balance.Instant
 	idle    time.Duration   // 0: no bound
 	ends    balance.Instant // its greatest age; 0: none
-	client  TunnelSide
-	server  TunnelSide
-	claimed func() // it ends by itself
+	// A side may be a stream of HTTP/2 that poses as a connection: then nothing is
+	// spliced.
+	client, server *netconn.Conn
+	claimed        func() // it ends by itself
 
 	up, down half // from the client, to the client
 
@@ -91,9 +72,8 @@ var errOver = errors.New("this half is over")
 // half is one direction of a tunnel. It belongs to the goroutine that moves it.
 type half struct {
 	t        *tunnel
-	src, dst TunnelSide
+	src, dst *netconn.Conn
 	up       bool // toward the backend
-	from, to *netconn.Conn
 	splices  bool
 	frames   websocket.Frames
 	moved    int64
@@ -113,11 +93,9 @@ func (t *tunnel) begin(now balance.Instant) {
 	t.down.begin(t, t.server, t.client, false)
 }
 
-func (h *half) begin(t *tunnel, src, dst TunnelSide, up bool) {
+func (h *half) begin(t *tunnel, src, dst *netconn.Conn, up bool) {
 	h.t, h.src, h.dst, h.up = t, src, dst, up
-	h.from, _ = src.(*netconn.Conn)
-	h.to, _ = dst.(*netconn.Conn)
-	h.splices = h.from != nil && h.to != nil && h.from.Spliceable() && h.to.Spliceable()
+	h.splices = src.Spliceable() && dst.Spliceable()
 	h.get = func() []byte {
 		h.held = tunnelBuffers.Get().(*[tunnelBuffer]byte)
 		return h.held[:]
@@ -208,7 +186,7 @@ func (h *half) take() error {
 			n = -1 // no boundary is looked for any more
 		}
 		if n < 0 || n >= spliceMin {
-			_, err := netconn.Splice(h.to, h.from, n, h.progress)
+			_, err := netconn.Splice(h.dst, h.src, n, h.progress)
 			if !errors.Is(err, netconn.ErrNoSplice) {
 				return h.spliced(n, err)
 			}
