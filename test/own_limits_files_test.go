@@ -31,6 +31,9 @@ pools:
     %s
 `
 
+// busy is what a machine with other work may add to a second.
+const busy = 1500 * time.Millisecond
+
 // TestOwnFiles: weir has 256 descriptors, of which 64 are reserved, and clients
 // and backends want more.
 func TestOwnFiles(t *testing.T) {
@@ -95,12 +98,12 @@ func TestOwnFiles(t *testing.T) {
 			fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
 		}
 		for _, c := range waiting {
-			_ = c.SetReadDeadline(begin.Add(2 * time.Second))
+			_ = c.SetReadDeadline(begin.Add(5 * time.Second))
 			if text, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(text), "HTTP/1.1 200") {
 				t.Fatalf("who waited got %q, %v", text, err)
 			}
 		}
-		if took := time.Since(begin); took > time.Second+400*time.Millisecond {
+		if took := time.Since(begin); took > time.Second+busy {
 			t.Errorf("recovered after %v", took)
 		}
 		w.wellAgain(t)
@@ -216,7 +219,7 @@ func (w *weir) wellAgain(t *testing.T) {
 		}
 		c.Close()
 	}
-	if took := time.Since(begin); took > time.Second {
+	if took := time.Since(begin); took > time.Second+busy {
 		t.Errorf("it was well again after %v", took)
 	}
 	w.blameless(t)
@@ -266,8 +269,12 @@ func (c *client) get(t *testing.T, path string, codes ...int) {
 }
 
 func (c *client) ask(path string) (code int, err error) {
+	return c.send("GET " + path + " HTTP/1.1\r\nHost: a\r\n\r\n")
+}
+
+func (c *client) send(request string) (code int, err error) {
 	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
-	if _, err = fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: a\r\n\r\n", path); err != nil {
+	if _, err = io.WriteString(c, request); err != nil {
 		return 0, err
 	}
 	buf := make([]byte, 4096)

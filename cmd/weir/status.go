@@ -76,6 +76,7 @@ func printStatus(w io.Writer, s *admin.Status, pools []admin.Pool, alone bool) e
 		printListener(w, &s.Listeners[i])
 	}
 	printHost(w, s.Host)
+	printMemory(w, &s.Memory)
 	for _, warning := range s.Warnings {
 		fmt.Fprintf(w, "warning: %s\n", warning)
 	}

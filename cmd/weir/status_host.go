@@ -32,6 +32,18 @@ func printListener(w io.Writer, l *admin.Listener) {
 	}
 }
 
+// printMemory writes how much of a limit is needed, if there is one.
+func printMemory(w io.Writer, m *admin.Memory) {
+	if m.Limit == 0 {
+		return
+	}
+	fmt.Fprintf(w, "memory: %d MiB needed, of %d MiB", m.Needed>>20, m.Limit>>20)
+	if m.Short {
+		fmt.Fprint(w, ", OUT OF MEMORY: new connections and requests are refused")
+	}
+	fmt.Fprintln(w)
+}
+
 // printHost writes what the kernel says of the host, if it says anything.
 func printHost(w io.Writer, h *admin.Host) {
 	if h == nil {

@@ -25,6 +25,9 @@ func TestHostInWords(t *testing.T) {
 	printHost(&b, nil)
 	printHost(&b, &admin.Host{TimeWait: 12})
 	printHost(&b, &admin.Host{TimeWait: 12, Destination: "10.0.1.21:8080", PortsFree: 28000, AcceptOverflows: 3})
+	printMemory(&b, &admin.Memory{Needed: 30 << 20})
+	printMemory(&b, &admin.Memory{Limit: 86 << 20, Needed: 30 << 20})
+	printMemory(&b, &admin.Memory{Limit: 86 << 20, Needed: 84 << 20, Short: true})
 	want := `listener web on :80, unix:/x: 3 connections
 listener web on :80: 0 connections, 7 more wait to be accepted, of at most 4096
   certificate a.example.com ENDED 2h ago
@@ -32,6 +35,8 @@ listener web on :80: 0 connections
   certificate a.example.com ends in 50h, on ` + time.Now().Add(50*time.Hour+time.Minute).UTC().Format("2006-01-02") + `
 host: 12 connections in TIME_WAIT
 host: 12 connections in TIME_WAIT, 28000 local ports left towards 10.0.1.21:8080, 3 connections lost to full accept queues since the machine started
+memory: 30 MiB needed, of 86 MiB
+memory: 84 MiB needed, of 86 MiB, OUT OF MEMORY: new connections and requests are refused
 `
 	if b.String() != want {
 		t.Errorf("got:\n%s\nwant:\n%s", b.String(), want)

@@ -54,6 +54,8 @@ type Status struct {
 	Successor *Process `json:"successor,omitempty"`
 	// Host is what the kernel says of weir's network namespace; absent: nothing.
 	Host *Host `json:"host,omitempty"`
+	// Memory is how much there is for weir.
+	Memory Memory `json:"memory"`
 }
 
 // Listener is one listener in Status.

@@ -16,6 +16,13 @@ type Host struct {
 	PortsFree   int    `json:"ports_free"`
 }
 
+// Memory is what weir may have of it and what it needs.
+type Memory struct {
+	Limit  int64 `json:"limit_bytes"`  // that the runtime keeps to; 0: none
+	Needed int64 `json:"needed_bytes"` // that a garbage collection would not give back
+	Short  bool  `json:"short"`        // new connections and requests are refused for it
+}
+
 // Certificate is one that a listener serves.
 type Certificate struct {
 	Name     string    `json:"name"`

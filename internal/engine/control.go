@@ -33,6 +33,7 @@ func (e *Engine) Status() admin.Status {
 	}
 	s.Predecessor, s.Successor = e.upgrade.neighbours()
 	s.Host = e.host()
+	s.Memory = admin.Memory(e.memory.gauges())
 	for i := range g.Plan.Warnings {
 		s.Warnings = append(s.Warnings, g.Plan.Warnings[i].Text)
 	}

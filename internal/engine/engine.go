@@ -129,7 +129,9 @@ func New(plan *config.Plan, opt Options) (*Engine, error) {
 	e.metrics.RegisterStateFile(func() (uint64, uint64) { return e.states.written.Load(), e.states.failures.Load() })
 	e.names = upstream.NewResolver()
 	e.prober = probe.New(probe.Options{Version: opt.Version, Observe: e.metrics.Probe, Resolve: e.names.Lookup})
-	e.memory = newMemory(e.log)
+	e.memory = newMemory(e.log, &e.opt.Machine)
+	e.memory.said = e.sayMemory
+	e.metrics.RegisterMemory(e.memory.gauges)
 	e.relief.log, e.relief.thin = e.log, e.thinKept
 	var err error
 	if e.front, err = newFront(e, plan); err != nil {

@@ -41,13 +41,17 @@ func (f *front) newListener(slot int) *liveListener {
 			return last.Load()
 		},
 		Bug:     e.bug,
+		Short:   e.memory.short.Load,
+		Budget:  &e.memory.budget,
 		Failed:  e.failures.Note,
 		Tunnels: f.tunnels,
 	})
 	return &liveListener{slot: slot, x: x, last: last, srv: &http1.Server{
 		Handler:      func(c *http1.ServerConn) { x.Serve(c, c.Info().(*l7.ClientInfo)) },
 		Park:         f.parker.Park,
-		Closing:      e.memory.pressed.Load,
+		Closing:      e.memory.closing,
+		Short:        e.memory.short.Load,
+		Budget:       &e.memory.budget,
 		OnBadRequest: func(c *http1.ServerConn, err *http1.Error) { x.BadRequest(c, c.Info().(*l7.ClientInfo), err) },
 		OnPanic:      func(v any, stack []byte) { e.bugAt("http1", v, stack) },
 	}}
@@ -70,6 +74,7 @@ func (f *front) options(cfg *config.Listener) listen.Options {
 		OnRefused: func(r listen.Refusal) { e.refused(name, r) },
 		OnPanic:   func(v any, stack []byte) { e.bugAt("connection", v, stack) },
 		Relieve:   e.relief.one,
+		Short:     e.memory.short.Load,
 	}
 	if t := cfg.TLS; t != nil {
 		opt.TLS = &listen.TLSOptions{MinVersion: t.MinVersion, ClientAuth: clientAuth(t), TicketKeysFile: t.TicketKeysFile}
@@ -155,6 +160,8 @@ func (e *Engine) refused(listener string, r listen.Refusal) {
 	switch r {
 	case listen.NoFiles:
 		rec.Reason = message.LocalFiles
+	case listen.NoMemory:
+		rec.Reason = message.LocalMemory
 	case listen.HandshakeTimeout: // as for a plain connection on which nothing was sent
 		rec.Reason = message.HeaderTimeout
 	case listen.AcceptFailed, listen.HandshakeFailed:

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"math"
 	"os"
-	"path"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -37,7 +36,7 @@ type Machine struct {
 func PrepareMachine() Machine {
 	m := Machine{Instance: instanceNumber(), Files: raiseFiles()}
 	if os.Getenv("GOMEMLIMIT") == "" {
-		if limit := cgroupMemory(os.DirFS("/")); limit > 0 {
+		if limit := findMemoryGroup(os.DirFS("/")).limit; limit > 0 {
 			m.MemoryLimit = int64(float64(limit) * memoryShare)
 			debug.SetMemoryLimit(m.MemoryLimit)
 		}
@@ -83,40 +82,6 @@ func maxConnections(configured int64, files uint64) int {
 		n = most
 	}
 	return int(max(n, 1))
-}
-
-// cgroupMemory returns the smallest memory limit of the process's control
-// group and its ancestors, in bytes, or 0 when there is none. Both versions of
-// the hierarchy are understood. root is the file system ("/" in real life).
-func cgroupMemory(root fs.FS) int64 {
-	text, err := fs.ReadFile(root, "proc/self/cgroup")
-	if err != nil {
-		return 0
-	}
-	var lowest int64
-	for line := range strings.Lines(string(text)) {
-		// hierarchy-ID:controller-list:cgroup-path, see cgroups(7)
-		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(parts) != 3 {
-			continue
-		}
-		mount, file := "sys/fs/cgroup", "memory.max"
-		if parts[0] != "0" || parts[1] != "" {
-			if !strings.Contains(","+parts[1]+",", ",memory,") {
-				continue
-			}
-			mount, file = "sys/fs/cgroup/memory", "memory.limit_in_bytes"
-		}
-		for dir := path.Clean("/" + parts[2]); ; dir = path.Dir(dir) {
-			if n := readLimit(root, path.Join(mount, dir, file)); n > 0 && (lowest == 0 || n < lowest) {
-				lowest = n
-			}
-			if dir == "/" {
-				break
-			}
-		}
-	}
-	return lowest
 }
 
 // readLimit reads one limit file; "max", absence and version 1's "no limit"

@@ -185,6 +185,9 @@ func (c *ServerConn) refuse(e *Error) waitResult {
 	h.Fields.Add(message.ContentType, "Content-Type", "text/plain; charset=utf-8")
 	h.Fields.Add(message.Other, "Cache-Control", "no-store") // a 414 might be kept otherwise
 	h.Fields.AddFunc(message.Date, "Date", appendDate)
+	if h.Status == 503 {
+		h.Fields.Add(message.RetryAfter, "Retry-After", "1")
+	}
 	c.in.kind, c.headRequest = message.NoBody, string(c.req.Method) == "HEAD"
 	c.in.done.Store(true)
 	c.req.ExpectContinue = false
@@ -233,6 +236,7 @@ func (c *ServerConn) finish() bool {
 		return false
 	}
 	c.in.endMessage()
+	c.shrunk()
 	return true
 }
 

@@ -116,6 +116,17 @@ func (b *inbuf) more(limit int) (worth bool, err error) {
 	return worth, err
 }
 
+// full reports that reading on takes a larger buffer.
+func (b *inbuf) full() bool { return b.buf != nil && b.w == len(b.buf) && b.r == 0 }
+
+// grow returns the size of the next larger buffer for a head of up to limit bytes.
+func (b *inbuf) grow(limit int) int {
+	if len(b.buf) < bodySize {
+		return bodySize
+	}
+	return max(2*len(b.buf), min(limit, 128<<10)+smallRead)
+}
+
 // makeRoom leaves at least one free byte behind w, for a head of up to limit
 // bytes.
 func (b *inbuf) makeRoom(limit int) {
@@ -127,10 +138,7 @@ func (b *inbuf) makeRoom(limit int) {
 		b.r = 0
 		return
 	}
-	size := bodySize
-	if len(b.buf) >= bodySize {
-		size = max(2*len(b.buf), min(limit, 128<<10)+smallRead)
-	}
+	size := b.grow(limit)
 	var grown []byte
 	if size == bodySize {
 		grown = takeBodyBuffer()

@@ -48,6 +48,7 @@ type ServerConn struct {
 	allowance time.Duration // how long content may still be waited for
 	waitFrom  balance.Instant
 	received  int64
+	grown     int64 // of the head, see mayGrow
 
 	mustClose atomic.Bool // the connection ends with this exchange
 	cancelled atomic.Bool
@@ -86,6 +87,7 @@ func (c *ServerConn) obey() {
 // detach gives the ServerConn back; nothing of the connection is kept.
 func (c *ServerConn) detach() {
 	c.in.release()
+	c.shrunk()
 	c.dropHeld()
 	fields, scratch := c.req.Fields, c.req.Scratch // keep their memory
 	fields.Reset(nil)

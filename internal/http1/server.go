@@ -62,6 +62,14 @@ type Server struct {
 	// after Drain.
 	Closing func() bool
 
+	// Short reports that there is no memory for more: a head that its first buffer
+	// does not hold is refused. Nil: there always is.
+	Short func() bool
+
+	// Budget is what heads that the first buffer does not hold take together with
+	// others; where it is used up they are refused like that. Nil: no bound.
+	Budget *netconn.Budget
+
 	// OnBadRequest hears of requests that never become an exchange, before they
 	// are answered (or, when e.Silent, closed without an answer). It may read
 	// c.Request, which holds what was parsed, and add fields to c.ErrorHead.
@@ -113,6 +121,7 @@ func (s *Server) run(l *link) {
 			return
 		}
 		if v := recover(); v != nil {
+			c.shrunk()
 			s.panicked(l, v) // c is in an unknown state and not used again
 			return
 		}
@@ -182,6 +191,8 @@ func (l *link) expire() {
 	l.nc.Close()
 	s.remove(l)
 }
+
+func (s *Server) isShort() bool { return s.Short != nil && s.Short() }
 
 // isClosing reports whether answers say Connection: close.
 func (s *Server) isClosing() bool {

@@ -25,6 +25,7 @@ const (
 var (
 	errNoRequest  = &Error{Reason: message.HeaderTimeout, Detail: "no request was sent", Silent: true}
 	errHalfHead   = &Error{Reason: message.HeaderTimeout, Detail: "the head took too long"}
+	errShort      = &Error{Reason: message.LocalMemory, Detail: "no memory left for a larger head"}
 	errNoProgress = &Error{Reason: message.BodyTimeout, Detail: "the content came too slowly"}
 )
 
@@ -145,6 +146,9 @@ func (c *ServerConn) readHead(until balance.Instant) waitResult {
 			timed = true
 		}
 		for {
+			if c.in.full() && !c.mayGrow() {
+				return c.refuse(errShort)
+			}
 			worth, err := c.in.more(c.headLimit)
 			if err != nil && isTimeout(err) {
 				if b := c.in.buffered(); string(b) == "\r" || string(b) == "\r\n" {
@@ -163,6 +167,24 @@ func (c *ServerConn) readHead(until balance.Instant) waitResult {
 				return waitClosed // the client left
 			}
 		}
+	}
+}
+
+// mayGrow reports that there is memory for the next larger buffer of a head.
+func (c *ServerConn) mayGrow() bool {
+	s, size := c.link.srv, int64(c.in.grow(c.headLimit))
+	if s.isShort() || !s.Budget.Take(size) {
+		return false
+	}
+	c.grown += size
+	return true
+}
+
+// shrunk gives back what mayGrow took: the head is over.
+func (c *ServerConn) shrunk() {
+	if c.grown > 0 {
+		c.link.srv.Budget.Give(c.grown)
+		c.grown = 0
 	}
 }
 

@@ -47,6 +47,7 @@ type body struct {
 	trailers bool    // all content was read, and trailers came with it
 	lost     bool    // content was read that can not be sent again
 	read     int64   // content read
+	charged  int64   // of keep, to Exchanger.budget
 	failure  Failure // how the pump ended
 
 	// Atomic.
@@ -59,7 +60,7 @@ type body struct {
 func (b *body) reset() {
 	b.first, b.whole, b.pumped, b.mayKeep, b.waiting, b.trailers = nil, false, false, false, false, false
 	b.pumping, b.orphan = false, nil
-	b.keep, b.keeping, b.kept, b.lost, b.read, b.failure = b.keep[:0], false, false, false, 0, Failure{}
+	b.keep, b.keeping, b.kept, b.lost, b.read, b.charged, b.failure = b.keep[:0], false, false, false, 0, 0, Failure{}
 	b.over.Store(false)
 	b.drained.Store(false)
 	b.quit.Store(false)

@@ -14,6 +14,7 @@ import (
 	"github.com/weirlb/weir/internal/clock"
 	"github.com/weirlb/weir/internal/http1"
 	"github.com/weirlb/weir/internal/message"
+	"github.com/weirlb/weir/internal/netconn"
 	"github.com/weirlb/weir/internal/observe"
 	"github.com/weirlb/weir/pool"
 )
@@ -26,6 +27,12 @@ type Options struct {
 	// Bug hears of broken invariants: where, and what was recovered. It may be
 	// called from any goroutine. nil: they are dropped.
 	Bug func(where string, v any)
+	// Short reports that there is no memory for further requests to backends. It is
+	// called once per exchange and must not block. nil: there always is.
+	Short func() bool
+	// Budget is what content kept for a replay takes together with others. nil: no
+	// bound.
+	Budget *netconn.Budget
 	// Record hears of every finished request, after the metrics and the access
 	// log; it must not keep the record. nil: nobody.
 	Record func(*observe.Record)
@@ -41,10 +48,12 @@ type Options struct {
 // use; make it with New.
 type Exchanger struct {
 	// Constant.
-	load func() *Handler
-	bug  func(where string, v any)
-	tap  func(*observe.Record)
-	fail func(*observe.Record)
+	load   func() *Handler
+	bug    func(where string, v any)
+	short  func() bool // nil: never
+	budget *netconn.Budget
+	tap    func(*observe.Record)
+	fail   func(*observe.Record)
 
 	states sync.Pool // *exchange
 
@@ -56,7 +65,7 @@ type Exchanger struct {
 
 // New returns an Exchanger.
 func New(opt Options) *Exchanger {
-	x := &Exchanger{load: opt.Handler, bug: opt.Bug, tap: opt.Record, fail: opt.Failed, tunnels: opt.Tunnels}
+	x := &Exchanger{load: opt.Handler, bug: opt.Bug, short: opt.Short, budget: opt.Budget, tap: opt.Record, fail: opt.Failed, tunnels: opt.Tunnels}
 	if x.tunnels == nil {
 		x.tunnels = NewTunnels()
 	}
@@ -70,6 +79,8 @@ func New(opt Options) *Exchanger {
 	}
 	return x
 }
+
+func (x *Exchanger) isShort() bool { return x.short != nil && x.short() }
 
 // Cut says that client connections are about to be closed under their
 // exchanges: those that end by it count as drain_cut, not as the client's doing.
@@ -202,6 +213,9 @@ func (e *exchange) reset() {
 	e.lease, e.hedgeAt, e.hedge = &e.leases[0], 0, nil
 	e.res.Fields.Reset(nil)
 	e.rec.Reset()
+	if n := e.body.charged; n > 0 {
+		e.x.budget.Give(n)
+	}
 	e.body.reset()
 	e.w.reset()
 }
@@ -257,6 +271,9 @@ func (e *exchange) admit() Failure {
 
 // proxy carries the request to a backend and the answer back.
 func (e *exchange) proxy() Failure {
+	if e.x.isShort() {
+		return Failure{Fault: FaultWeir, Reason: message.LocalMemory, Detail: "no memory left for further requests"}
+	}
 	t := &e.rt.Timeouts
 	if !e.req.WebSocket { // an upgrade has its own times (S7)
 		e.endBy = after(e.start, t.Total)

@@ -29,7 +29,7 @@ func (e *exchange) startPump() {
 		b.pumped = true
 		b.mayKeep = e.worthKeeping()
 		b.keeping = b.mayKeep
-		b.retain(b.first, e.rt.RetryBody)
+		b.retain(b.first, e.mayRetain(len(b.first)))
 		b.first = nil
 	}
 	e.w.end()
@@ -38,6 +38,20 @@ func (e *exchange) startPump() {
 	b.failure = Failure{}
 	b.pumping = true
 	go e.pump(e.up)
+}
+
+// mayRetain is how much content may be kept when n bytes more are: none that is not
+// kept already where memory is short.
+func (e *exchange) mayRetain(n int) int64 {
+	b := &e.body
+	if !b.keeping {
+		return 0
+	}
+	if e.x.isShort() || !e.x.budget.Take(int64(n)) {
+		return 0
+	}
+	b.charged += int64(n)
+	return e.rt.RetryBody
 }
 
 // retain keeps a copy of a piece while that is of use.
@@ -92,7 +106,7 @@ func (e *exchange) pumpBody(up Upstream) Failure {
 		if e.tooLarge() {
 			return Failure{Fault: FaultClient, Phase: PhaseBody, Reason: message.BodyTooLarge, Kind: pool.ClientFault}
 		}
-		b.retain(p, e.rt.RetryBody)
+		b.retain(p, e.mayRetain(len(p)))
 		if end {
 			b.drained.Store(true)
 			b.kept = b.keeping

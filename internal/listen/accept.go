@@ -18,7 +18,7 @@ const (
 	// pause is how long accepting rests at a ceiling, unless a place becomes
 	// free; batch is how many connections are refused before it rests.
 	pause = 100 * time.Millisecond
-	batch = 64
+	batch = 256
 	// logEvery bounds how often one kind of trouble is logged.
 	logEvery = 10 * time.Second
 	// A refused plain connection is kept for a moment, so that the bytes the

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netconn
+
+import "sync/atomic"
+
+// Budget bounds what many connections together hold beyond the buffers that each
+// has: large heads, content kept for a replay. Unlike a look at the process's
+// memory it is never late. The zero value and nil are without bound; it is safe
+// for concurrent use.
+type Budget struct {
+	most atomic.Int64
+	used atomic.Int64
+}
+
+// SetLimit changes the bound; 0: none. What is held stays.
+func (b *Budget) SetLimit(n int64) { b.most.Store(n) }
+
+// Take takes n bytes, or refuses; who took them gives them back.
+func (b *Budget) Take(n int64) bool {
+	if b == nil {
+		return true
+	}
+	used := b.used.Add(n)
+	if most := b.most.Load(); most > 0 && used > most {
+		b.used.Add(-n)
+		return false
+	}
+	return true
+}
+
+// Give gives n bytes back.
+func (b *Budget) Give(n int64) {
+	if b != nil && n != 0 {
+		b.used.Add(-n)
+	}
+}
+
+// Used returns how many bytes are taken.
+func (b *Budget) Used() int64 { return b.used.Load() }
