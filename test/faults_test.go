@@ -18,7 +18,7 @@ func TestFaults(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	cmd := exec.Command(suite, "-only", "weir", "-short", "-cases", "6", "-scenario",
-		"broken/garbage,broken/truncated,broken/overlong,half/answers,half/poison,blip/checks,spiral/refuse,storm/one,storm/three,idle/1s,fleet/100%-serve")
+		"broken/garbage,broken/truncated,broken/overlong,half/answers,half/poison,blip/checks,spiral/refuse,storm/one,storm/three,idle/1s,fleet/100%-serve,half/answers-restart,fleet/90%-serve-upgrade")
 	cmd.Env = append(os.Environ(), "WEIR="+binary)
 	out, err := cmd.CombinedOutput()
 	if err != nil {

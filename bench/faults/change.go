@@ -4,6 +4,8 @@ package main
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -15,13 +17,14 @@ var changes = []struct{ name, what string }{
 	{"restart", "; weir is restarted in the middle, with state_file"},
 }
 
-// changed returns the case again for each change, for weir alone.
-func changed(c scase) []scase {
+// changed returns the case again for each change, for weir alone. Those of the
+// brief changes are part of -short.
+func changed(c scase, brief ...string) []scase {
 	var all []scase
 	for _, ch := range changes {
 		n := c
 		n.name, n.what, n.change, n.subjects = c.name+"-"+ch.name, c.what+ch.what, ch.name, []string{"weir"}
-		n.long = true
+		n.long = !slices.Contains(brief, ch.name)
 		if ch.name == "restart" {
 			n.extra = map[string]map[string]string{"weir": {}}
 			for k, v := range c.extra["weir"] {
@@ -34,11 +37,30 @@ func changed(c scase) []scase {
 	return all
 }
 
-// disturb does to weir what the case says, if anything.
+// disturb does to weir what the case says, if anything, and holds it to what it
+// knew before.
 func (e *run) disturb() error {
 	e.mark("change")
+	if e.change == "" {
+		return nil
+	}
+	if err := e.override(); err != nil {
+		return err
+	}
+	before, err := e.know()
+	if err == nil {
+		err = e.disturbNow()
+	}
+	if err != nil {
+		return err
+	}
+	return e.forgotten(before)
+}
+
+func (e *run) disturbNow() error {
 	switch e.change {
 	case "reload":
+		defer e.sleep(300 * time.Millisecond)
 		return e.subject.cmd.Process.Signal(syscall.SIGHUP)
 	case "upgrade":
 		return e.subject.cmd.Process.Signal(syscall.SIGUSR2)
@@ -50,7 +72,7 @@ func (e *run) disturb() error {
 		e.outcome.figure("restart", "s", e.gapTo.Sub(e.gapFrom).Seconds())
 		return err
 	}
-	return nil
+	return fmt.Errorf("there is no change %q", e.change)
 }
 
 // undisturbed drops the samples that were due while weir was away.

@@ -18,7 +18,7 @@ func half() *scenario {
 		cases: append([]scase{
 			answers,
 			{name: "poison", what: "one more client asks 60 times a second for a URL that fails everywhere", backends: 6, settings: "delay=5ms", run: halfPoison},
-		}, changed(answers)...),
+		}, changed(answers, "restart")...),
 	}
 }
 

@@ -34,7 +34,7 @@ func fleet() *scenario {
 	}
 	for _, c := range sc.cases {
 		if c.name == "90%-serve" {
-			sc.cases = append(sc.cases, changed(c)...)
+			sc.cases = append(sc.cases, changed(c, "upgrade")...)
 		}
 	}
 	return sc
