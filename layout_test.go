@@ -58,13 +58,14 @@ var walls = []wall{
 	{dir: "internal/doctor", ours: []string{"internal/config"}},
 	{dir: "internal/engine", any: true, never: []string{"internal/demo", "internal/weirtest"}},
 	{dir: "internal/admin", ours: []string{}},
+	{dir: "internal/top", ours: []string{"internal/admin"}, stdlib: true, pure: true},
 	{dir: "internal/sim", ours: []string{"balance", "health", "pool"}, stdlib: true, pure: true},
 	{dir: "internal/handover", ours: []string{}, stdlib: true},
 	{dir: "internal/systemd", ours: []string{}},
 	{dir: "internal/demo", ours: []string{}, stdlib: true},
 	{dir: "internal/websocket", ours: []string{}, stdlib: true, pure: true},
 	{dir: "internal/weirtest", ours: []string{}, stdlib: true},
-	{dir: "cmd/weir", ours: []string{"balance", "internal/admin", "internal/config", "internal/demo", "internal/doctor", "internal/engine", "internal/handover", "internal/inputfile", "internal/lint", "internal/listen", "internal/sim", "internal/systemd", "pool"}},
+	{dir: "cmd/weir", ours: []string{"balance", "internal/admin", "internal/config", "internal/demo", "internal/doctor", "internal/engine", "internal/handover", "internal/inputfile", "internal/lint", "internal/listen", "internal/sim", "internal/systemd", "internal/top", "pool"}},
 }
 
 // unwalled are the folders that are no part of the program: they look at it from
@@ -80,6 +81,7 @@ var onlyHere = map[string][]string{
 	"github.com/goccy/go-yaml":     {"internal/config"},
 	"github.com/prometheus/":       {"internal/observe"},
 	"github.com/miekg/dns":         {"internal/upstream", "discover"},
+	"charm.land/":                  {"cmd/weir"},
 	"github.com/coreos/go-systemd": {"internal/systemd"},
 	"golang.org/x/net/http2":       {"internal/http2", "internal/probe"},
 	"net/http/httputil":            {},
