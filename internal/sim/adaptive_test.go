@@ -61,7 +61,7 @@ func TestAdaptiveLeavesBurstsAlone(t *testing.T) {
 }
 
 // The limit follows a capacity that is halved and doubled again at 120 % load: in
-// each part at least 85 % of what the servers can do then is answered in time,
+// each part at least 90 % of what the servers can do then is answered in time,
 // the changes themselves and what is learned from them included.
 func TestAdaptiveFollowsCapacity(t *testing.T) {
 	const part = 40 * time.Second
@@ -78,20 +78,25 @@ func TestAdaptiveFollowsCapacity(t *testing.T) {
 		}
 		st.Finish(limit)
 		for phase, speed := range map[string]float64{"whole": 1, "half": 0.5, "whole again": 1} {
-			if got := st.goodput(phase, part, speed); got < 0.85 {
-				t.Errorf("%s: goodput %.2f, want 0.85: %v", phase, got, st.Stats().Phase(phase).Reasons)
+			if got := st.goodput(phase, part, speed); got < 0.9 {
+				t.Errorf("%s: goodput %.2f, want 0.9: %v", phase, got, st.Stats().Phase(phase).Reasons)
 			}
 		}
 	})
 }
 
-// Requests that are three times as much work, at a load that the servers can do
-// (25 %, then 75 %): latency rises to more than twice, and the limit stays.
+// Requests that are three times as much work: latency rises to more than twice
+// what it was. At a load that the servers can do (25 %, then 75 %) hardly anything is
+// refused; at one that they cannot (40 %, then 120 %, of which 0.83 is all there is)
+// 90 % of what they can do is done, while it is found out how much of the latency is
+// the work's own. The worst of twelve seeds are 0.66 and 0.72 in the second case:
+// there a first cut is judged by a throughput from the moment of the change, and a
+// second one of four seconds follows.
 func TestAdaptiveKnowsSlowerWork(t *testing.T) {
 	for _, c := range []struct {
 		name       string
 		load, part float64 // least part of good answers while work is slow
-	}{{"and keeps up", 0.25, 0.85}, {"and does not", 0.4, 0.6}} {
+	}{{"and keeps up", 0.25, 0.9}, {"and does not", 0.4, 0.75}} {
 		t.Run(c.name, func(t *testing.T) {
 			eachSeed(t, func(t *testing.T, seed uint64) {
 				var st *stage
@@ -128,7 +133,7 @@ func TestAdaptiveSurge(t *testing.T) {
 		st.At(30*time.Second, func() { st.Phase("later") })
 		st.At(45*time.Second, func() { st.Phase("after"); st.source.SetRate(0.6 * st.capacity) })
 		st.Finish(limit)
-		if got := st.goodput("later", 15*time.Second, 1); got < 0.6 {
+		if got := st.goodput("later", 15*time.Second, 1); got < 0.9 {
 			t.Errorf("goodput %.2f ten seconds into the surge: %v", got, st.Stats().Phase("later").Reasons)
 		}
 		if p := st.Stats().Phase("after"); float64(p.OK) < 0.97*float64(p.Requests) {
