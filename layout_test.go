@@ -46,6 +46,7 @@ var walls = []wall{
 	{dir: "internal/observe", ours: []string{"internal/message", "balance", "internal/clock", "internal/logline"}},
 	{dir: "internal/clock", ours: []string{"balance"}, stdlib: true},
 	{dir: "internal/netconn", ours: []string{"balance", "internal/clock"}},
+	{dir: "internal/acme", ours: []string{"internal/inputfile"}},
 	{dir: "internal/inputfile", ours: []string{}, stdlib: true},
 	{dir: "internal/listen", ours: []string{"balance", "internal/clock", "internal/inputfile", "internal/netconn"}},
 	{dir: "internal/http1", ours: []string{"balance", "internal/clock", "internal/message", "internal/netconn"}},
@@ -85,6 +86,9 @@ var onlyHere = map[string][]string{
 	"github.com/coreos/go-systemd": {"internal/systemd"},
 	"golang.org/x/net/http2":       {"internal/http2", "internal/probe"},
 	"net/http/httputil":            {},
+	"github.com/caddyserver/":      {"internal/acme"},
+	"github.com/mholt/acmez":       {"internal/acme"},
+	"go.uber.org/zap":              {"internal/acme"},
 	"github.com/cespare/xxhash/v2": {"internal/l7", "internal/observe"},
 }
 

@@ -24,6 +24,12 @@ func printListener(w io.Writer, l *admin.Listener) {
 	fmt.Fprintln(w)
 	for _, c := range l.Certificates {
 		switch left := time.Until(c.NotAfter); {
+		case c.NotAfter.IsZero() && c.Error != "":
+			fmt.Fprintf(w, "  certificate %s is NOT ISSUED yet: %s\n", c.Name, c.Error)
+		case c.NotAfter.IsZero():
+			fmt.Fprintf(w, "  certificate %s is being ordered\n", c.Name)
+		case c.Error != "" && left >= 0:
+			fmt.Fprintf(w, "  certificate %s ends in %s and is NOT RENEWED: %s\n", c.Name, since(left.Seconds()), c.Error)
 		case left < 0:
 			fmt.Fprintf(w, "  certificate %s ENDED %s ago\n", c.Name, since(-left.Seconds()))
 		case left < endsSoon:

@@ -26,5 +26,7 @@ type Memory struct {
 // Certificate is one that a listener serves.
 type Certificate struct {
 	Name     string    `json:"name"`
-	NotAfter time.Time `json:"not_after"`
+	NotAfter time.Time `json:"not_after"` // zero: there is none yet
+	ACME     bool      `json:"acme,omitempty"`
+	Error    string    `json:"error,omitempty"` // of the last attempt to obtain it
 }

@@ -27,6 +27,7 @@ type Plan struct {
 	Limits       Limits
 	Metrics      Metrics
 	Upgrade      Upgrade
+	ACME         ACME
 	// TrustedWeirs are the addresses whose X-Weir-* request headers are believed.
 	TrustedWeirs []netip.Prefix
 	StateFile    string // what is known outlives the process there; empty: it does not
@@ -173,7 +174,8 @@ type Listener struct {
 
 // ListenerTLS configures the termination of TLS.
 type ListenerTLS struct {
-	Certificates []KeyPair // in file order; the first is used without SNI
+	Certificates []KeyPair // in file order; the first is used without SNI; none only with ACME
+	ACME         []string  // names whose certificates are obtained by ACME, in file order
 	MinVersion   uint16    // tls.VersionTLS12 or tls.VersionTLS13
 	ClientAuth   ClientAuth
 	// TicketKeysFile holds the keys of session tickets; empty: the listener makes

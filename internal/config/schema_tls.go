@@ -12,6 +12,8 @@ import (
 
 var listenerTLSFields = []field[ListenerTLS]{
 	certificatesField,
+	key("acme", "[]", oneOrMore(listOf(text("host", acmeName), nil)), func(t *ListenerTLS) *[]string { return &t.ACME },
+		"names whose certificates are obtained and renewed by ACME, one for each; acme says from whom"),
 	key("min_version", "1.2", tlsVersion, func(t *ListenerTLS) *uint16 { return &t.MinVersion }, "oldest TLS version"),
 	keys("client_auth", "certificates of clients", func(t *ListenerTLS) *ClientAuth { return &t.ClientAuth }, clientAuthFields).
 		offMeans(func(*ClientAuth) {}).checked(checkClientAuth),
@@ -62,8 +64,16 @@ var tlsVersion codec[uint16] = simple[uint16]{
 }
 
 func checkListenerTLS(d *decoder, n *node, t *ListenerTLS) {
+	for i, name := range t.ACME {
+		if slices.Contains(t.ACME[:i], name) {
+			d.fault(n.at("acme"), name+" is there twice", "name it once")
+		}
+	}
+	if len(t.ACME) > 0 || n.at("acme").kind == faulty {
+		return
+	}
 	if len(t.Certificates) == 0 && n.at("certificates").kind != faulty && n.lacks("certificates") {
-		d.fault(n, "TLS needs a certificate", "add certificates: [{cert: FILE, key: FILE}]")
+		d.fault(n, "TLS needs a certificate", "add certificates: [{cert: FILE, key: FILE}], or acme: [NAME]")
 	} else if p := n.get("certificates"); p != nil && p.value.kind == list && len(p.value.items) == 0 {
 		d.fault(p.value, "TLS needs a certificate", "write [{cert: FILE, key: FILE}]")
 	}

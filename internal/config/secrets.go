@@ -128,6 +128,7 @@ func (p *Plan) SecretFiles() []string {
 			add(t.TicketKeysFile)
 		}
 	}
+	add(p.ACME.EABKeyFile)
 	for i := range p.Pools {
 		add(p.Pools[i].TLS.Key)
 	}

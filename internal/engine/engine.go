@@ -60,6 +60,7 @@ type Engine struct {
 	started time.Time
 	metrics *observe.Metrics
 	logs    accessLogs
+	issued  issued
 	prober  *probe.Prober
 	names   *upstream.Resolver
 	memory  *memory
@@ -218,13 +219,18 @@ func (e *Engine) build(g *Generation, first bool) error {
 	if len(faults) > 0 {
 		return errors.Join(faults...)
 	}
+	if err := e.issued.stage(e, g.Plan); err != nil {
+		return err
+	}
 	staged, err := e.front.stage(g.Plan)
 	if err != nil {
+		e.issued.drop()
 		return err
 	}
 	desk, err := e.ops.stage(e, g.Plan)
 	if err != nil {
 		e.front.drop(staged)
+		e.issued.drop()
 		return err
 	}
 	if g.log, err = e.logs.stage(e, g.Plan); err == nil {
@@ -234,6 +240,7 @@ func (e *Engine) build(g *Generation, first bool) error {
 		e.logs.drop(g.log)
 		e.ops.drop(desk)
 		e.front.drop(staged)
+		e.issued.drop()
 		return err
 	}
 	g.staged, g.desk = staged, desk
@@ -267,6 +274,7 @@ func (e *Engine) publish(g *Generation) {
 	e.front.detach(g.staged, e.gen.Load())
 	e.gen.Store(g)
 	e.front.adopt(g.staged) // accepting begins when there is somebody to serve
+	e.issued.adopt(e, g.Plan, e.state.Load() != phaseStarting)
 	e.ops.adopt(e, g.desk)
 	e.logs.adopt(g.log)
 	g.staged, g.desk, g.changes, g.log, g.limits = nil, nil, nil, nil, nil
@@ -294,6 +302,7 @@ func (e *Engine) Start() {
 	e.memory.start()
 	e.ops.start()
 	e.front.start()
+	e.issued.manage(e.gen.Load().Plan)
 	e.state.Store(phaseServing)
 	e.retirer.Go(e.keepState)
 	e.retirer.Go(e.rebalance)
@@ -331,6 +340,7 @@ func (e *Engine) Close() error {
 		e.state.Store(phaseDraining)
 	}
 	var errs []error
+	e.issued.close()
 	if e.front != nil {
 		errs = append(errs, e.front.close())
 	}

@@ -33,6 +33,7 @@ func (f *front) stage(plan *config.Plan) (*stagedFront, error) {
 			faults = append(faults, fmt.Errorf("%s%w", cfg.Pos, err))
 			continue
 		}
+		l.issued = f.e.issued.next
 		s.listeners[cfg.Name] = l
 		s.undo = append(s.undo, undo)
 	}

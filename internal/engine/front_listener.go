@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weirlb/weir/internal/acme"
 	"github.com/weirlb/weir/internal/config"
 	"github.com/weirlb/weir/internal/http1"
 	"github.com/weirlb/weir/internal/l7"
@@ -26,6 +27,8 @@ type liveListener struct {
 	x    *l7.Exchanger
 	last *atomic.Pointer[l7.Handler] // since it left the plan
 	cfg  config.Listener
+	// issued has the certificates of tls.acme; nil: there are none.
+	issued *acme.Manager
 }
 
 // newListener makes one that is not bound yet.
@@ -61,6 +64,7 @@ func (f *front) newListener(slot int) *liveListener {
 func (l *liveListener) with(cfg *config.Listener) *liveListener {
 	next := *l
 	next.name, next.tls, next.cfg = cfg.Name, cfg.TLS != nil, *cfg
+	next.issued = nil
 	return &next
 }
 
@@ -78,6 +82,9 @@ func (f *front) options(cfg *config.Listener) listen.Options {
 	}
 	if t := cfg.TLS; t != nil {
 		opt.TLS = &listen.TLSOptions{MinVersion: t.MinVersion, ClientAuth: clientAuth(t), TicketKeysFile: t.TicketKeysFile}
+		if len(t.ACME) > 0 {
+			opt.TLS.Managed, opt.TLS.ManagedNames = e.issued.next, t.ACME
+		}
 		for _, c := range t.Certificates {
 			opt.TLS.Certificates = append(opt.TLS.Certificates, listen.CertFile{Cert: c.Cert, Key: c.Key})
 		}
@@ -146,9 +153,7 @@ func (l *liveListener) gauges() observe.ListenerGauges {
 	if l.tls {
 		g.Handshakes, g.Handshaking = l.handshakes(), l.ln.Handshaking()
 	}
-	for _, c := range l.ln.Certificates() {
-		g.Certificates = append(g.Certificates, observe.CertificateGauge{Name: c.Name, NotAfter: c.NotAfter})
-	}
+	g.Certificates = l.certificates()
 	return g
 }
 

@@ -4,6 +4,7 @@ package engine
 
 import (
 	"crypto/tls"
+	"slices"
 	"strconv"
 
 	"github.com/weirlb/weir/internal/config"
@@ -73,6 +74,22 @@ func hsts(t *config.ListenerTLS) string {
 func (l *liveListener) handshakes() (out []observe.HandshakeCount) {
 	for i, n := range l.ln.Handshakes() {
 		out = append(out, observe.HandshakeCount{Outcome: listen.Handshake(i).String(), N: uint64(n)})
+	}
+	return out
+}
+
+// certificates are those of files, and those that are obtained.
+func (l *liveListener) certificates() (out []observe.CertificateGauge) {
+	for _, c := range l.ln.Certificates() {
+		out = append(out, observe.CertificateGauge{Name: c.Name, NotAfter: c.NotAfter})
+	}
+	if l.issued == nil || l.cfg.TLS == nil {
+		return out
+	}
+	for _, s := range l.issued.Status() {
+		if slices.Contains(l.cfg.TLS.ACME, s.Name) {
+			out = append(out, observe.CertificateGauge{Name: s.Name, NotAfter: s.NotAfter, Issued: true, Err: s.Err})
+		}
 	}
 	return out
 }

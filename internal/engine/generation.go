@@ -55,6 +55,7 @@ func (e *Engine) buildHandler(g *Generation, l *config.Listener) (*l7.Handler, e
 		MaxBody:      l.MaxBody,
 		CertFields:   certFields(l.TLS),
 		HSTS:         hsts(l.TLS),
+		Challenge:    e.issued.challenge(l),
 		Series:       e.metrics.Route(l.Name, "", ""),
 	}
 	h.Log = g.log.of(h)

@@ -22,6 +22,6 @@ func acceptQueue(out *admin.Listener, l *liveListener) {
 	g := l.gauges()
 	out.AcceptQueue, out.AcceptQueueLimit = g.AcceptQueue, g.AcceptQueueLimit
 	for _, c := range g.Certificates {
-		out.Certificates = append(out.Certificates, admin.Certificate{Name: c.Name, NotAfter: c.NotAfter})
+		out.Certificates = append(out.Certificates, admin.Certificate{Name: c.Name, NotAfter: c.NotAfter, ACME: c.Issued, Error: c.Err})
 	}
 }

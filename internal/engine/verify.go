@@ -5,6 +5,7 @@ package engine
 import (
 	"fmt"
 
+	"github.com/weirlb/weir/internal/acme"
 	"github.com/weirlb/weir/internal/admin"
 	"github.com/weirlb/weir/internal/config"
 	"github.com/weirlb/weir/internal/inputfile"
@@ -62,6 +63,11 @@ func verify(plan *config.Plan, check func(bind string, private bool) error) []er
 			}
 		}
 		faults = append(faults, certificateFaults(l)...)
+	}
+	if opt, ok := acmeOptions(plan); ok {
+		if err := acme.Check(opt); err != nil {
+			add(err)
+		}
 	}
 	for i := range plan.Pools {
 		p := &plan.Pools[i]

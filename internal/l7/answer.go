@@ -3,6 +3,7 @@
 package l7
 
 import (
+	"bytes"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -187,6 +188,27 @@ func (e *exchange) answerHealth() {
 	if err := e.writeAnswer([]byte(text)); err != nil {
 		e.d.Abort()
 	}
+}
+
+// challengePath is where validators ask (RFC 8555, section 8.3).
+const challengePath = "/.well-known/acme-challenge/"
+
+// answerChallenge answers a validator; false: the request is none of its.
+func (e *exchange) answerChallenge() bool {
+	if !bytes.HasPrefix(e.req.Path, []byte(challengePath)) || string(e.req.Method) != "GET" {
+		return false
+	}
+	text := e.h.Challenge(string(e.req.Authority), string(e.req.Path))
+	if text == nil {
+		return false
+	}
+	e.openAnswer(200)
+	e.res.Fields.Add(message.ContentType, "Content-Type", "application/octet-stream")
+	e.res.Fields.Add(message.Other, "Cache-Control", "no-store")
+	if err := e.writeAnswer(text); err != nil {
+		e.d.Abort()
+	}
+	return true
 }
 
 // date is the Date of answers for one second.

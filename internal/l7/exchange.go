@@ -226,6 +226,9 @@ func (e *exchange) run() {
 		e.answerHealth()
 		return
 	}
+	if e.h.Challenge != nil && e.answerChallenge() {
+		return
+	}
 	f := e.admit()
 	if !f.failed() {
 		switch rt := e.rt; {

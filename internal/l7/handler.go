@@ -41,9 +41,13 @@ type Handler struct {
 	HealthPath string
 	Ready      func() bool // nil: always
 
-	HSTS         string // Strict-Transport-Security of every answer; empty: none. A route's own goes before it
-	DebugHeaders bool   // X-Served-By and Server-Timing toward clients
-	MaxBody      int64  // largest request content in bytes; 0: no limit
+	HSTS string // Strict-Transport-Security of every answer; empty: none. A route's own goes before it
+	// Challenge returns what a validator of an authority is told under a path that
+	// begins with /.well-known/acme-challenge/; nil: the request is like any other.
+	// Such answers are neither routed nor counted. nil: nobody is asked.
+	Challenge    func(host, path string) []byte
+	DebugHeaders bool  // X-Served-By and Server-Timing toward clients
+	MaxBody      int64 // largest request content in bytes; 0: no limit
 
 	Series *observe.RouteSeries // of requests that found no route; nil: not counted
 	Log    *observe.AccessLog   // nil: off

@@ -260,6 +260,10 @@ func (l *Listener) handle(set *settings, nc net.Conn, remote netip.AddrPort, cou
 		_ = c.Close()
 		return
 	}
+	if info.ALPN == challengeALPN {
+		_ = c.Close() // the handshake is the answer (RFC 8737, section 3)
+		return
+	}
 	// On a goroutine of its own: the handshake's deep stack is not kept for
 	// the life of the connection.
 	l.handlers.Go(func() { l.run(set, c, info) })

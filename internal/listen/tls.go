@@ -26,7 +26,7 @@ type CertFile struct{ Cert, Key string }
 // default; what is not an option is crypto/tls's default. Session tickets are on,
 // their keys are the listener's: see tickets.go.
 type TLSOptions struct {
-	Certificates []CertFile    // at least one; the first serves clients that name nobody known
+	Certificates []CertFile    // at least one unless there are ManagedNames; the first serves clients that name nobody known
 	MinVersion   uint16        // tls.VersionTLS12
 	ALPN         []string      // http/1.1
 	ReloadEvery  time.Duration // how often the files are looked at; 5s, negative: only by Reload
@@ -34,15 +34,28 @@ type TLSOptions struct {
 	// TicketKeysFile holds the keys of session tickets, which several processes may
 	// share (ticketfile.go says its form). Empty: the listener makes its own.
 	TicketKeysFile string
+	// Managed has certificates that are in none of the files, for ManagedNames (lower
+	// case). One of Certificates that has the exact name goes before it. nil: none.
+	Managed      Managed
+	ManagedNames []string
+}
+
+// Managed has certificates that somebody else obtains and renews.
+type Managed interface {
+	// Certificate returns what to show for one of the names, or, to a client that
+	// offers acme-tls/1 (RFC 8737) alone, the answer to its challenge; nil: nothing.
+	Certificate(h *tls.ClientHelloInfo, name string) *tls.Certificate
 }
 
 // certStore holds the certificates of a listener and replaces them when their
 // files change.
 type certStore struct {
 	// Constant.
-	opt    TLSOptions
-	log    *slog.Logger
-	config *tls.Config
+	opt     TLSOptions // without Managed
+	managed Managed
+	named   map[string]bool // ManagedNames
+	log     *slog.Logger
+	config  *tls.Config
 
 	now atomic.Pointer[certSet]
 
@@ -86,22 +99,32 @@ func (o *TLSOptions) defaults() {
 // of session tickets stay, so that clients resume. adopt is to be called when
 // the store is put into force. s may be nil: then there was none.
 func (s *certStore) change(opt TLSOptions, log *slog.Logger) (next *certStore, adopt func(), err error) {
-	if len(opt.Certificates) == 0 {
+	if len(opt.Certificates) == 0 && (opt.Managed == nil || len(opt.ManagedNames) == 0) {
 		return nil, nil, errors.New("tls: no certificate")
 	}
 	opt.defaults()
-	next = &certStore{opt: opt, log: log}
+	next = &certStore{managed: opt.Managed, log: log, named: make(map[string]bool, len(opt.ManagedNames))}
+	for _, n := range opt.ManagedNames {
+		next.named[n] = true
+	}
+	opt.Managed = nil
+	next.opt = opt
 	next.seen = next.marks()
 	set, err := next.load(nil)
 	if err != nil {
 		return nil, nil, err
 	}
-	if s != nil && reflect.DeepEqual(s.opt, opt) {
+	if s != nil && s.managed == next.managed && reflect.DeepEqual(s.opt, opt) {
 		return s, func() { s.replace(set, next.seen) }, nil
 	}
 	next.config = next.fresh()
 	if opt.ClientAuth.asks() {
-		next.config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return next.now.Load().forClient, nil }
+		next.config.GetConfigForClient = func(h *tls.ClientHelloInfo) (*tls.Config, error) {
+			if next.managed != nil && isChallenge(h) {
+				return nil, nil // a validator has no certificate, and gets nothing but the handshake
+			}
+			return next.now.Load().forClient, nil
+		}
 	}
 	next.now.Store(set)
 	return next, func() {}, nil
@@ -110,10 +133,45 @@ func (s *certStore) change(opt TLSOptions, log *slog.Logger) (next *certStore, a
 // fresh returns a configuration without keys of tickets: those are put in by who
 // owns them.
 func (s *certStore) fresh() *tls.Config {
-	return &tls.Config{
-		MinVersion: s.opt.MinVersion, NextProtos: s.opt.ALPN,
-		GetCertificate: func(h *tls.ClientHelloInfo) (*tls.Certificate, error) { return s.now.Load().choose(h), nil },
+	c := &tls.Config{MinVersion: s.opt.MinVersion, NextProtos: s.opt.ALPN, GetCertificate: s.certificate}
+	if s.managed != nil {
+		c.NextProtos = append(slices.Clone(c.NextProtos), challengeALPN)
 	}
+	return c
+}
+
+// challengeALPN is what a validator of tls-alpn-01 (RFC 8737) offers, and nothing
+// beside it.
+const challengeALPN = "acme-tls/1"
+
+func isChallenge(h *tls.ClientHelloInfo) bool {
+	return len(h.SupportedProtos) == 1 && h.SupportedProtos[0] == challengeALPN
+}
+
+// certificate decides what a client is shown.
+func (s *certStore) certificate(h *tls.ClientHelloInfo) (*tls.Certificate, error) {
+	set := s.now.Load()
+	if s.managed != nil {
+		name := strings.ToLower(strings.TrimSuffix(h.ServerName, "."))
+		switch {
+		case isChallenge(h):
+			if c := s.managed.Certificate(h, name); c != nil {
+				return c, nil
+			}
+			return nil, errNoCertificate
+		case s.named[name] && set.byName[name] == nil:
+			if c := s.managed.Certificate(h, name); c != nil {
+				return c, nil
+			}
+		}
+		if len(set.all) == 0 {
+			if c := s.managed.Certificate(h, s.opt.ManagedNames[0]); c != nil && !s.named[name] {
+				return c, nil
+			}
+			return nil, errNoCertificate
+		}
+	}
+	return set.choose(h), nil
 }
 
 // load reads all files. Where one kind of them does not load, what old has of it
@@ -262,6 +320,10 @@ func (s *certStore) replace(set *certSet, seen []fileMark) {
 func (s *certStore) put(set *certSet) {
 	s.failed = ""
 	s.store(set)
+	if len(set.all) == 0 {
+		s.log.Info("files of TLS reloaded")
+		return
+	}
 	first := set.all[0].Leaf
 	s.log.Info("certificates reloaded", "certificates", len(set.all), "first", first.Subject.String(), "not_after", first.NotAfter)
 }

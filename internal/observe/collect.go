@@ -372,6 +372,9 @@ func (m *Metrics) collectPoolGauges(s sink, pools []PoolGauges) {
 func (s sink) certificates(listener string, all []CertificateGauge) {
 	first := make(map[string]time.Time, len(all))
 	for _, c := range all {
+		if c.NotAfter.IsZero() {
+			continue
+		}
 		name := clean(c.Name)
 		if t, ok := first[name]; !ok || c.NotAfter.Before(t) {
 			first[name] = c.NotAfter

@@ -72,8 +72,10 @@ type HandshakeCount struct {
 // CertificateGauge is a certificate that a listener serves. Of two with one
 // name the one that ends first is exposed.
 type CertificateGauge struct {
-	Name     string // its first DNS name, else its subject
-	NotAfter time.Time
+	Name     string    // its first DNS name, else its subject
+	NotAfter time.Time // zero: there is none yet; then it is not exposed
+	Issued   bool      // obtained by ACME
+	Err      string    // why the last attempt to obtain it failed; empty: it did not
 }
 
 // RegisterPools sets the function that returns every pool's state. It is

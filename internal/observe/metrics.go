@@ -43,6 +43,7 @@ type Metrics struct {
 	bugs     *prometheus.CounterVec
 	reloads  *prometheus.CounterVec
 	upgrades *prometheus.CounterVec
+	orders   *prometheus.CounterVec
 	probes   [len(probeOutcomes)]histogram
 
 	// Atomic.
@@ -106,6 +107,11 @@ func NewMetrics(opt MetricsOptions) *Metrics {
 	m.upgrades = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "weir_upgrades_total", Help: "Handovers to another binary: done, as counted by the process that took over, or why not.",
 	}, []string{"outcome"})
+	m.orders = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "weir_acme_orders_total", Help: "Attempts to get a certificate by ACME that ended: obtained or failed.",
+	}, []string{"outcome"})
+	m.orders.WithLabelValues("obtained")
+	m.orders.WithLabelValues("failed")
 	// They exist from the start, so that an alert on their increase sees the first one.
 	m.bugs.WithLabelValues("lease")
 	m.reloads.WithLabelValues("success")
@@ -118,7 +124,7 @@ func NewMetrics(opt MetricsOptions) *Metrics {
 		ConstLabels: prometheus.Labels{"version": clean(opt.Version), "goversion": runtime.Version()},
 	})
 	build.Set(1)
-	m.registry.MustRegister(m.bugs, m.reloads, m.upgrades, build, collector{m}, hostCollector{m},
+	m.registry.MustRegister(m.bugs, m.reloads, m.upgrades, m.orders, build, collector{m}, hostCollector{m},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -223,6 +229,15 @@ func (m *Metrics) Reload(err error) {
 		m.reloads.WithLabelValues("failure").Inc()
 	} else {
 		m.reloads.WithLabelValues("success").Inc()
+	}
+}
+
+// Order counts an attempt to get a certificate that worked (err nil) or failed.
+func (m *Metrics) Order(err error) {
+	if err != nil {
+		m.orders.WithLabelValues("failed").Inc()
+	} else {
+		m.orders.WithLabelValues("obtained").Inc()
 	}
 }
 
