@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/weirlb/weir/internal/admin"
@@ -76,5 +77,36 @@ pools: {app: {health: {active: off}, backends: [{url: "`+s.URL+`"}]}}
 		if x, err := r.admin.Explain(t.Context(), admin.Question{URL: url}); err != nil || x.Answer == nil || x.Answer.Status != want {
 			t.Errorf("%q: %+v, %v", url, x.Answer, err)
 		}
+	}
+}
+
+// What a client may have sent as a secret is in the access log where the operator
+// asked for it, and never among the failures: neither in the API nor in a bundle.
+func TestFailuresHoldNoSecrets(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }))
+	defer s.Close()
+	r := start(t, `
+admin: {bind: "127.0.0.1:0"}
+log: {access: {query: on, request_headers: [X-Tenant]}}
+listeners: {web: {bind: "127.0.0.1:0", routes: [{pool: app, retry: {attempts: 1}}]}}
+pools: {app: {health: {active: off}, backends: [{url: "`+s.URL+`"}]}}
+`)
+	q, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.front+"/p?token=hush-query", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Header.Set("X-Tenant", "hush-field")
+	q.Header.Set("Authorization", "Bearer hush-bearer")
+	resp, err := http.DefaultClient.Do(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	f, err := r.admin.Failures(t.Context(), "")
+	if err != nil || len(f.Pools) != 1 || len(f.Pools[0].Requests) != 1 {
+		t.Fatalf("%+v, %v", f, err)
+	}
+	if line := string(f.Pools[0].Requests[0]); strings.Contains(line, "hush") || !strings.Contains(line, `"/p"`) {
+		t.Error(line)
 	}
 }

@@ -31,6 +31,9 @@ var stateMark = []byte(`{"version":`)
 // errForeign is said of a file that something else has made.
 var errForeign = errors.New("it is not a state file of weir, so it is left alone: remove it, or name another one")
 
+// errDamaged is said of a file that begins like a state and is none.
+var errDamaged = errors.New("damaged")
+
 // stateFile keeps the process's state in the file that the configuration names.
 // What goes wrong with it costs the memory over a restart and nothing else: it is
 // said once, counted, and tried again.
@@ -62,6 +65,7 @@ func (e *Engine) loadStateLocked() {
 	case err != nil:
 		e.log.Warn("the state file is not used: health, overrides and what was learned begin anew", "state_file", path, "error", err)
 		e.events.add(Event{At: time.Now(), Kind: "state", Text: "the state file is not used: " + firstLine(err)})
+		e.setAside(path, err)
 		return
 	}
 	r := e.restoreLocked(&state)
@@ -77,6 +81,25 @@ func (e *Engine) loadStateLocked() {
 	for _, line := range r.Refused {
 		e.log.Warn("a part of the state file is not used", "state_file", path, "part", line)
 	}
+}
+
+// setAside keeps a state file of weir's that this process cannot read from being
+// replaced: with another version of weir, or by hand, what operators said in it can
+// still be had. Of each kind the last one is kept.
+func (e *Engine) setAside(path string, err error) {
+	suffix := ".damaged"
+	switch {
+	case errors.Is(err, ErrStateVersion):
+		suffix = ".other-version"
+	case !errors.Is(err, errDamaged):
+		return
+	}
+	real := linked(path)
+	if err := os.Rename(real, real+suffix); err != nil {
+		e.log.Warn("the state file that is not used cannot be kept: it is replaced", "state_file", path, "error", err)
+		return
+	}
+	e.log.Info("the state file that is not used is kept beside it", "state_file", path, "kept", real+suffix)
 }
 
 // readState reads a state file. One that others may write is not believed.
@@ -104,8 +127,17 @@ func readState(path string) (State, error) {
 	if !bytes.HasPrefix(text, stateMark) {
 		return State{}, errForeign
 	}
-	return DecodeState(text)
+	s, err := DecodeState(text)
+	if err != nil && !errors.Is(err, ErrStateVersion) {
+		err = damaged{err}
+	}
+	return s, err
 }
+
+// damaged is an errDamaged whose text is the cause alone.
+type damaged struct{ error }
+
+func (d damaged) Unwrap() []error { return []error{errDamaged, d.error} }
 
 // openQuick opens a file to read it, and does not wait for anybody if it is a pipe.
 func openQuick(path string) (*os.File, error) {

@@ -128,6 +128,13 @@ func TestStateFileNotUsed(t *testing.T) {
 			if log := r.log.String(); !strings.Contains(log, c.says) || strings.Count(log, "the state file is not used") != 1 {
 				t.Errorf("said is not %q", c.says)
 			}
+			kept := map[string]string{"broken": ".damaged", "later version": ".other-version"}[name]
+			if text, err := os.ReadFile(path + kept); kept != "" && (err != nil || string(text) != c.content) {
+				t.Errorf("it is not kept as %s: %q, %v", kept, text, err)
+			}
+			if list, err := filepath.Glob(path + ".*"); kept == "" && len(list) > 0 {
+				t.Errorf("beside it: %v, %v", list, err)
+			}
 			if (r.states.failures.Load() == 0) != c.replaced || strings.Count(r.log.String(), "cannot be written") != btoi(!c.replaced) {
 				t.Errorf("failures %d", r.states.failures.Load())
 			}
