@@ -11,28 +11,33 @@ import (
 
 // exchange is one request inside a balancer: what the data plane keeps about it.
 type exchange struct {
-	deadline timer // of the request, the connection attempt, the answer or the queue
-	step     timer // a backoff, or the network
-	b        *Balancer
-	in       *call // nil when the balancer's own client is gone
-	out      call
-	lease    pool.Lease
-	req      balance.Request
-	try      pool.Try
-	ticket   *pool.Ticket
-	link     *link
-	last     reply // of the attempt that failed last
-	got      reply // on its way back
-	began    balance.Instant
-	end      balance.Instant // of the request; 0: none
-	asked    balance.Instant // when the attempt began
-	enqueued balance.Instant
-	queued   time.Duration
-	attempts int
-	onWay    bool // an attempt is under way
-	open     bool // and the backend has accepted the connection
-	reused   bool
-	retried  bool // or declined to retry: the caller must not
+	deadline  timer // of the request, the connection attempt, the answer or the queue
+	step      timer // a backoff, or the network
+	b         *Balancer
+	in        *call // nil when the balancer's own client is gone
+	out       call
+	lease     pool.Lease
+	req       balance.Request
+	try       pool.Try
+	ticket    *pool.Ticket
+	link      *link
+	last      reply // of the attempt that failed last
+	got       reply // on its way back
+	began     balance.Instant
+	end       balance.Instant // of the request; 0: none
+	asked     balance.Instant // when the attempt began
+	enqueued  balance.Instant
+	queued    time.Duration
+	attempts  int
+	onWay     bool   // an attempt is under way
+	open      bool   // and the backend has accepted the connection
+	due       timer  // of a hedge
+	second    *hedge // under way
+	failed    reply  // of an attempt that waits for what its hedge brings
+	waits     bool   // there is one
+	overtaken bool   // the hedge answered first
+	reused    bool
+	retried   bool // or declined to retry: the caller must not
 }
 
 const (
@@ -40,6 +45,7 @@ const (
 	exchangeAgain    // the backoff is over
 	exchangeArrives  // the request is at the backend
 	exchangeReturns  // the answer is back
+	exchangeHedge    // a second attempt is due
 )
 
 func (w *World) newExchange() *exchange {
@@ -55,8 +61,8 @@ func (w *World) newExchange() *exchange {
 
 func (x *exchange) reset() {
 	*x = exchange{}
-	x.deadline.who, x.step.who = x, x
-	x.deadline.code = exchangeDeadline
+	x.deadline.who, x.step.who, x.due.who = x, x, x
+	x.deadline.code, x.due.code = exchangeDeadline, exchangeHedge
 	x.out.caller = x
 }
 
@@ -98,6 +104,10 @@ func (x *exchange) free() {
 	w := x.b.w
 	w.agenda.cancel(&x.deadline)
 	w.agenda.cancel(&x.step)
+	w.agenda.cancel(&x.due)
+	if x.second != nil {
+		x.second.cut()
+	}
 	x.reset()
 	w.spareExchanges = append(w.spareExchanges, x)
 }
@@ -218,6 +228,7 @@ func (x *exchange) accepted(c *call) {
 		return
 	}
 	x.until(x.b.cfg.Response)
+	x.planHedge()
 }
 
 // answered is the backend's answer, without its way back.
@@ -241,6 +252,8 @@ func (x *exchange) fire(code uint8) {
 		x.over(x.got)
 	case exchangeDeadline:
 		x.timeUp()
+	case exchangeHedge:
+		x.startHedge()
 	}
 }
 
@@ -291,6 +304,7 @@ func (x *exchange) giveUp(kind pool.OutcomeKind) {
 func (x *exchange) done(r reply) {
 	b := x.b
 	x.onWay = false
+	b.w.agenda.cancel(&x.due)
 	if !x.lease.Held() {
 		return
 	}
@@ -304,7 +318,7 @@ func (x *exchange) done(r reply) {
 	x.lease.Done(pool.Outcome{
 		Now: b.w.now, Kind: r.kind, Status: r.status, RetryAfter: r.retryAfter, RetryAfterFor: r.retryFor,
 		Sent: x.open, Reused: x.reused, FirstByte: total, Total: total, Client: x.client(), Load: r.load, HasLoad: r.hasLoad,
-		Tunnel: x.out.hold,
+		Tunnel: x.out.hold, Overtaken: x.overtaken,
 	})
 	b.Touch()
 }
@@ -342,6 +356,11 @@ func (x *exchange) decide(r reply) {
 	b := x.b
 	if r.kind == pool.Success && !b.cfg.Retry.OnStatus.Has(r.status) {
 		x.finish(r)
+		return
+	}
+	if x.second != nil { // it is the second attempt already
+		x.failed, x.waits = r, true
+		x.until(0)
 		return
 	}
 	back := x.link.back
