@@ -3,6 +3,7 @@
 package admin
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,6 +30,28 @@ type Membership interface {
 	// backend came from. Errors: ErrUnknownPool, ErrUnknownBackend, ErrConflict
 	// with what to do instead for one that is configured or found.
 	RemoveBackend(pool, id string, r Removal) (Backend, error)
+}
+
+// Changer is a Membership that takes many changes as one, which costs about as
+// much as a single one: each is told to the pool as a whole.
+type Changer interface {
+	// ChangeBackends makes all changes of one pool, or none. Errors: those of
+	// AddBackend and RemoveBackend, with every fault of the list.
+	ChangeBackends(pool string, list []BackendChange) (BackendsChanged, error)
+}
+
+// BackendChange is one of: add what a JSON object describes, or remove an id.
+type BackendChange struct {
+	Description []byte
+	Remove      string // not empty: the id to remove
+}
+
+// BackendsChanged counts what a list of changes did. What was as wanted before is
+// in none.
+type BackendsChanged struct {
+	Added   int `json:"added"`
+	Changed int `json:"changed"`
+	Removed int `json:"removed"` // what they have in flight finishes within the pool's drain.deadline
 }
 
 // Errors that a Membership returns, possibly wrapped.
@@ -99,6 +122,10 @@ func addBackend(m Membership, w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	pool := r.PathValue("pool")
+	if c, ok := m.(Changer); ok && bytes.HasPrefix(bytes.TrimSpace(body), []byte("[")) {
+		changeBackends(c, w, pool, body)
+		return
+	}
 	b, created, err := m.AddBackend(pool, body)
 	if err != nil {
 		refused(w, err)
@@ -111,6 +138,34 @@ func addBackend(m Membership, w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Location", backendPath(pool, b.ID))
 	}
 	writeJSONAs(w, status, b)
+}
+
+// changeBackends takes a list: descriptions of backends to be added, and
+// {"remove": ID}.
+func changeBackends(c Changer, w http.ResponseWriter, pool string, body []byte) {
+	var items []json.RawMessage
+	if err := json.Unmarshal(body, &items); err != nil { // it is valid, and a list
+		problem(w, http.StatusBadRequest, CodeBadBody, err.Error())
+		return
+	}
+	list := make([]BackendChange, len(items))
+	for i, item := range items {
+		var keys map[string]json.RawMessage
+		if json.Unmarshal(item, &keys) != nil || keys["remove"] == nil {
+			list[i].Description = item
+			continue
+		}
+		if json.Unmarshal(keys["remove"], &list[i].Remove) != nil || list[i].Remove == "" || len(keys) > 1 {
+			problem(w, http.StatusUnprocessableEntity, CodeBadBackend, fmt.Sprintf(`item %d: write {"remove": "ID"} and nothing else in it`, i))
+			return
+		}
+	}
+	done, err := c.ChangeBackends(pool, list)
+	if err != nil {
+		refused(w, err)
+		return
+	}
+	writeJSON(w, done)
 }
 
 func removeBackend(m Membership, w http.ResponseWriter, r *http.Request) {

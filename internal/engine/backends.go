@@ -5,6 +5,7 @@ package engine
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -16,7 +17,10 @@ import (
 	"github.com/weirlb/weir/pool"
 )
 
-var _ admin.Membership = (*Engine)(nil)
+var (
+	_ admin.Membership = (*Engine)(nil)
+	_ admin.Changer    = (*Engine)(nil)
+)
 
 // addition is a backend that was added to the running pool.
 type addition struct {
@@ -157,6 +161,105 @@ func (p *livePool) takeOut(id string, deadline time.Duration) (pool.Spec, error)
 		}
 	}
 	return pool.Spec{}, p.unknownBackend(id)
+}
+
+// ChangeBackends implements admin.Changer.
+func (e *Engine) ChangeBackends(poolName string, list []admin.BackendChange) (out admin.BackendsChanged, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	g := e.gen.Load()
+	p := g.pools[poolName]
+	if p == nil {
+		return out, e.unknownPool(poolName)
+	}
+	specs := make([]pool.Spec, len(list)) // of those to be added
+	var faults []error
+	for i := range list {
+		if list[i].Remove != "" {
+			continue
+		}
+		b, err := config.ParseBackend(list[i].Description)
+		switch own := g.Plan.OwnService(b.Address); {
+		case err != nil:
+			faults = append(faults, fmt.Errorf("item %d: %w", i, err))
+		case own != "":
+			faults = append(faults, fmt.Errorf("item %d: %s is where weir serves %s: traffic must not be sent there", i, b.Address, own))
+		}
+		specs[i] = pool.Spec{ID: b.ID, URL: b.URL, Weight: b.Weight, Zone: b.Zone, Priority: b.Priority, Backup: b.Backup}
+	}
+	switch {
+	case len(faults) > 0:
+		return out, faulty{errors.Join(faults...)}
+	case e.closed:
+		return out, fmt.Errorf("%w: %w", admin.ErrConflict, ErrStopping)
+	}
+	done, err := e.change()
+	if err != nil {
+		return out, err
+	}
+	defer done()
+	return p.changeAll(list, specs, time.Now())
+}
+
+// changeAll makes all changes of a list with one update of the pool, or none.
+func (p *livePool) changeAll(list []admin.BackendChange, specs []pool.Spec, now time.Time) (out admin.BackendsChanged, err error) {
+	f := &p.find
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	taken := make(map[string]string, len(f.listed)) // id to who has it
+	for _, m := range f.guard.Members() {
+		taken[m.ID] = "was found by " + f.cfg.String()
+	}
+	for i := range f.listed {
+		taken[f.listed[i].ID] = "is in the configuration"
+	}
+	added := slices.Clone(f.added)
+	at := make(map[string]int, len(added))
+	for i := range added {
+		at[added[i].ID] = i
+	}
+	var faults []error
+	gone := map[string]bool{}
+	for i := range list {
+		id := list[i].Remove
+		if id == "" {
+			id = specs[i].ID
+		}
+		j, known := at[id]
+		known = known && !gone[id]
+		switch {
+		case taken[id] != "":
+			faults = append(faults, fmt.Errorf("item %d: %s/%s %s", i, p.name, id, taken[id]))
+		case list[i].Remove != "" && !known:
+			faults = append(faults, fmt.Errorf("item %d: no backend %s was added to %s", i, id, p.name))
+		case list[i].Remove != "":
+			gone[id] = true
+			out.Removed++
+		case known && added[j].URL != specs[i].URL:
+			faults = append(faults, fmt.Errorf("item %d: %s/%s was added as %s: remove it first, or choose another id", i, p.name, id, added[j].URL))
+		case known && added[j].Spec != specs[i]:
+			added[j].Spec = specs[i]
+			out.Changed++
+		case !known && gone[id]:
+			faults = append(faults, fmt.Errorf("item %d: %s/%s is removed by the same list: add it when it is gone", i, p.name, id))
+		case !known:
+			at[id] = len(added)
+			added = append(added, addition{specs[i], now})
+			out.Added++
+		}
+	}
+	if len(faults) > 0 {
+		return admin.BackendsChanged{}, inTheWay{errors.Join(faults...)}
+	}
+	if out == (admin.BackendsChanged{}) {
+		return out, nil
+	}
+	f.added = slices.DeleteFunc(added, func(a addition) bool { return gone[a.ID] })
+	p.updateLocked()
+	text := fmt.Sprintf("%d backends added, %d changed, %d removed by the API", out.Added, out.Changed, out.Removed)
+	p.driver.log.LogAttrs(context.Background(), slog.LevelInfo, text)
+	p.driver.engine.events.add(Event{At: now, Kind: "membership", Pool: p.name, Text: text})
+	return out, nil
 }
 
 // yieldLocked ends the additions whose ids the configuration lists now: the file
