@@ -90,7 +90,7 @@ func bootSystemd(t *testing.T, yaml string) *machine {
 	}
 	t.Cleanup(func() { removeGroup(group) })
 	files, scratch := t.TempDir(), t.TempDir()
-	for _, name := range []string{"weir.service", "weir.socket"} {
+	for _, name := range []string{"weir.service", "weir.socket", "weir-tls.socket"} {
 		text, err := os.ReadFile("../packaging/systemd/" + name)
 		if err != nil {
 			t.Fatal(err)

@@ -17,18 +17,26 @@ shutdown: {delay: none, deadline: 5s}
 `
 }
 
-// With the socket unit systemd has the port: the first client starts weir, and
+// With the socket units systemd has the ports: the first client starts weir, and
 // nobody is refused while it is started anew or handed over.
 func TestSystemdSocket(t *testing.T) {
 	t.Parallel()
-	m := bootSystemd(t, answering("systemd:web", "hello"))
-	m.must("systemctl", "start", "weir.socket")
+	m := bootSystemd(t, `listeners:
+  web: {bind: "systemd:web", routes: [{respond: {body: "hello"}}]}
+  secure: {bind: "systemd:tls", routes: [{respond: {body: "hello, too"}}]}
+shutdown: {delay: none, deadline: 5s}
+`)
+	m.must("systemctl", "start", "weir.socket", "weir-tls.socket")
 	if got := m.show("ActiveState"); got != "inactive" {
 		t.Fatalf("weir is %s before anybody asked", got)
 	}
 	c := m.client()
 	resp, err := c.Get("http://127.0.0.1/")
 	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp, err = c.Get("http://127.0.0.1:443/"); err != nil {
 		t.Fatal(err)
 	}
 	_ = resp.Body.Close()

@@ -25,7 +25,7 @@ func TestSystemdUnits(t *testing.T) {
 		t.Skipf("nothing to check units with: %v", err)
 	}
 	dir := t.TempDir()
-	for _, name := range []string{"weir.service", "weir.socket"} {
+	for _, name := range []string{"weir.service", "weir.socket", "weir-tls.socket"} {
 		text, err := os.ReadFile("../packaging/systemd/" + name)
 		if err != nil {
 			t.Fatal(err)
@@ -33,8 +33,8 @@ func TestSystemdUnits(t *testing.T) {
 		// verify looks whether the programs are there.
 		write(t, filepath.Join(dir, name), strings.ReplaceAll(string(text), "/usr/local/bin/weir", binary))
 	}
-	service, socket := filepath.Join(dir, "weir.service"), filepath.Join(dir, "weir.socket")
-	if out, err := exec.Command(analyze, "verify", "--man=no", service, socket).CombinedOutput(); err != nil || len(out) > 0 {
+	service, socket, secure := filepath.Join(dir, "weir.service"), filepath.Join(dir, "weir.socket"), filepath.Join(dir, "weir-tls.socket")
+	if out, err := exec.Command(analyze, "verify", "--man=no", service, socket, secure).CombinedOutput(); err != nil || len(out) > 0 {
 		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
 	}
 	// 0 is nothing and 10 all of root; a unit without any restriction has 9.6.
