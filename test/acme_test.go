@@ -201,7 +201,7 @@ func (w *acmeWeir) stop() {
 // them between two weirs, keeps them while the authority is away, and renews them
 // when it is back.
 func TestACME(t *testing.T) {
-	p := newPebble(t, time.Hour)
+	p := newPebble(t, 90*24*time.Hour) // pebble has what lasts for less than some days renewed at once
 	storage := filepath.Join(t.TempDir(), "acme")
 
 	// Nobody issues anything: the rest is served, and it is said.

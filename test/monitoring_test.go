@@ -66,6 +66,7 @@ var promised = map[string]string{
 	"weir_discovery_answers_total":    "outcome pool",
 
 	"weir_discovery_last_answer_timestamp_seconds": "pool",
+	"weir_acme_orders_total":                       "outcome",
 	"weir_tls_handshakes_total":                    "listener outcome",
 	"weir_tls_handshakes_in_progress":              "listener",
 	"weir_certificate_expiry_timestamp_seconds":    "listener name",

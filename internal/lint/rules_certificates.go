@@ -39,7 +39,7 @@ var certificateRules = []Rule{
 				seen := map[string]bool{}
 				for i := range l.Routes {
 					host := l.Routes[i].Match.Host
-					if host == "" || seen[host] || slices.ContainsFunc(leaves, func(c *x509.Certificate) bool { return names(c, host) }) {
+					if host == "" || seen[host] || slices.Contains(l.TLS.ACME, host) || slices.ContainsFunc(leaves, func(c *x509.Certificate) bool { return names(c, host) }) {
 						continue
 					}
 					seen[host] = true

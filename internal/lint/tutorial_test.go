@@ -170,6 +170,7 @@ func TestBounds(t *testing.T) {
 		{"certificate_names", tls("good.crt", `"*.example.com"`), ""},
 		{"certificate_names", tls("good.crt", `"*.example.org"`), "warning"},
 		{"certificate_names", tls("wild.crt", "a.shop.example.com"), "warning"},
+		{"certificate_names", strings.Replace(tls("good.crt", "issued.example.net"), "certificates:", "acme: [issued.example.net], certificates:", 1), ""},
 		{"certificate_names", tls("absent.crt", "a.shop.example.com"), ""},
 		{"slow_start_off", base("", "", ", balance: round_robin, slow_start: off"), ""},
 		{"slow_start_off", base("", "", ", slow_start: off"), "warning"},
