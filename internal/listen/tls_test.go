@@ -236,3 +236,65 @@ func TestTLSCeiling(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+// issuedElsewhere stands for who obtains certificates.
+type issuedElsewhere map[string]*tls.Certificate
+
+func (i *issuedElsewhere) Certificate(h *tls.ClientHelloInfo, name string) *tls.Certificate {
+	if isChallenge(h) {
+		name = "challenge." + name
+	}
+	return (*i)[name]
+}
+
+// TestManaged: certificates of others are shown for their names, behind those of
+// files that have the exact name; a validator gets its answer and nothing else, and
+// is asked for no certificate; who names nobody gets the first there is.
+func TestManaged(t *testing.T) {
+	ca, dir := weirtest.NewAuthority(t), t.TempDir()
+	issue := func(name string) *tls.Certificate {
+		c := ca.Issue(name)
+		return &c
+	}
+	managed := issuedElsewhere{
+		"a.test": issue("a.test"), "both.test": issue("wrong.test"), "www.wild.test": issue("www.wild.test"), "stranger.test": issue("stranger.test"),
+		"challenge.a.test": issue("answer.test"),
+	}
+	names := []string{"a.test", "both.test", "www.wild.test", "missing.test"}
+	auth := ClientAuth{Mode: tls.RequireAndVerifyClientCert, CAFile: ca.WritePool(dir)}
+	own := []tls.Certificate{ca.Issue("alice")}
+	for _, files := range []bool{true, false} {
+		opt := Options{TLS: &TLSOptions{ReloadEvery: -1, Managed: &managed, ManagedNames: names, ClientAuth: auth}}
+		want := map[string]string{"a.test": "a.test", "A.test": "a.test", "": "a.test", "stranger.test": "a.test", "missing.test": "", "both.test": "wrong.test", "www.wild.test": "www.wild.test"}
+		var certs [][]string
+		if files {
+			certs = [][]string{{"both.test"}, {"*.wild.test"}}
+			for name, of := range map[string]string{"": "both.test", "stranger.test": "both.test", "missing.test": "both.test", "both.test": "both.test"} {
+				want[name] = of
+			}
+		}
+		s := startSecure(t, opt, certs...)
+		for name, of := range want {
+			st, err := s.hello(t, &tls.Config{ServerName: name, InsecureSkipVerify: true, Certificates: own})
+			if (err == nil) != (of != "") || err == nil && st.PeerCertificates[0].DNSNames[0] != of {
+				t.Errorf("files %v, %q: %v, want %q", files, name, err, of)
+			}
+		}
+		before := len(s.info)
+		for name, of := range map[string]string{"a.test": "answer.test", "both.test": ""} {
+			c := tls.Client(dial(t, s.Listener), &tls.Config{ServerName: name, InsecureSkipVerify: true, NextProtos: []string{challengeALPN}})
+			err := c.Handshake()
+			if (err == nil) != (of != "") || err == nil && c.ConnectionState().PeerCertificates[0].DNSNames[0] != of {
+				t.Errorf("files %v, challenge of %q: %v", files, name, err)
+			}
+			if n, err := c.Read(make([]byte, 1)); n > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("a validator goes on: %d, %v", n, err)
+			}
+			_ = c.Close()
+		}
+		eventually(t, "validators are gone", func() bool { return s.Connections() == 0 })
+		if len(s.info) != before {
+			t.Error("the handler got a validator's connection")
+		}
+	}
+}
