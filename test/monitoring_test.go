@@ -27,6 +27,8 @@ var promised = map[string]string{
 	"weir_request_seconds":            "listener pool route",
 	"weir_upstream_seconds":           "phase pool",
 	"weir_in_flight":                  "backend pool",
+	"weir_tunnels":                    "backend pool",
+	"weir_tunnels_ended_total":        "cause outcome pool",
 	"weir_backend_state":              "backend pool state",
 	"weir_backends":                   "pool state",
 	"weir_backend_share":              "backend pool",

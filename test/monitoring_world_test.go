@@ -57,6 +57,7 @@ listeners:
       - {name: slow, match: {path_prefix: /slow}, pool: slow, retry: {hedge: {after: 20ms}}}
       - {name: ejects, match: {path_prefix: /ejects}, pool: ejects}
       - {name: found, match: {path_prefix: /found}, pool: found}
+      - {name: live, match: {path_prefix: /ws}, pool: live}
   secure: {bind: %q, pool: app, tls: {certificates: [{cert: %s, key: %s}]}}
 pools:
   app: {backends: [%q], limits: {requests: 100, adaptive: {ceiling: 1000}}}
@@ -65,7 +66,10 @@ pools:
   slow: {backends: [%[6]q], limits: {requests: 1, queue: 4, queue_timeout: 200ms}}
   ejects: {backends: [%[4]q, %[7]q], balance: round_robin}
   found: {discover: {file: %[8]s}}
-`, secure, cert, key, fine, busy, slow, broken, found))
+  live: {backends: ["http://%[9]s"], timeouts: {tunnel_age: 1s}}
+`, secure, cert, key, fine, busy, slow, broken, found, newWSBackend(t).addr))
+	ws := startWS(w.addr, 1)
+	t.Cleanup(func() { ws.last.Store(true); ws.all.Wait() })
 	eventually(t, 10*time.Second, "weir is ready", func() bool {
 		resp, err := http.Get("http://" + w.admin + "/readyz")
 		if err != nil {
@@ -99,6 +103,7 @@ pools:
 		t.Fatal(err)
 	}
 	resp.Body.Close()
+	eventually(t, 10*time.Second, "a WebSocket has reached its age", func() bool { return w.sum(t, "weir_tunnels_ended_total", "") > 0 })
 	return w
 }
 

@@ -128,13 +128,11 @@ func (f *front) empty() <-chan struct{} {
 	return done
 }
 
-// endTunnels ends all tunnels within the duration, spread evenly over it but for
-// the time that the last have to answer; at once when hurry is closed. It returns
-// when all are told.
+// endTunnels ends all tunnels within the duration, spread evenly over it; at once
+// when hurry is closed. It returns when all are told.
 func (f *front) endTunnels(within time.Duration, hurry <-chan struct{}) {
-	wait := min(l7.TunnelWait, within/2)
-	f.tunnels.Close(observe.TunnelByShutdown, wait)
-	f.tunnels.End(&l7.Wave{Cause: observe.TunnelByShutdown, Spread: within - wait, Wait: wait, Hurry: hurry})
+	f.tunnels.Close(observe.TunnelByShutdown, l7.TunnelHurry)
+	f.tunnels.End(&l7.Wave{Cause: observe.TunnelByShutdown, Within: within, Hurry: hurry})
 }
 
 // cutCount returns how many requests and tunnels were cut at the end.

@@ -48,8 +48,8 @@ func (d *driver) tunnels(n *pool.Notice) {
 	}
 }
 
-// endTunnels ends a backend's tunnels spread over the time, but for that which
-// the last have to answer. A wave that runs already ends.
+// endTunnels ends a backend's tunnels spread over the time. A wave that runs
+// already ends.
 func (d *driver) endTunnels(b *balance.Backend, why observe.TunnelCause, within time.Duration) {
 	d.calm(b)
 	all := d.engine.front.tunnels
@@ -62,11 +62,10 @@ func (d *driver) endTunnels(b *balance.Backend, why observe.TunnelCause, within 
 		d.waves = make(map[*balance.Backend]*wave)
 	}
 	d.waves[b] = w
-	wait := min(l7.TunnelWait, within/2)
 	d.log.Info("tunnels are ended", "backend", b.ID(), "cause", why.String(), "open", open, "within", within)
 	d.engine.events.add(Event{At: time.Now(), Pool: d.name, Backend: b.ID(), Kind: "tunnels_ended", Text: fmt.Sprintf("%d tunnels are ended within %s: %s", open, within, why)})
 	d.engine.retirer.Go(func() {
-		all.End(&l7.Wave{Backend: b, Cause: why, Spread: within - wait, Wait: wait, Stop: w.stop, Quit: d.engine.quit})
+		all.End(&l7.Wave{Backend: b, Cause: why, Within: within, Stop: w.stop, Quit: d.engine.quit})
 	})
 }
 

@@ -116,8 +116,7 @@ func (s *Tunnels) leave(t *tunnel) {
 type Wave struct {
 	Backend *balance.Backend    // of this one; nil: all there are
 	Cause   observe.TunnelCause // not TunnelByPeer
-	Spread  time.Duration       // until the last is told; 0: all at once
-	Wait    time.Duration       // how long the peers of each have to answer
+	Within  time.Duration       // until the last has ended, see reserve
 	Hurry   <-chan struct{}     // closed: the rest are told at once; nil: never
 	Stop    <-chan struct{}     // closed: the rest may stay; nil: never
 	Quit    <-chan struct{}     // the same
@@ -151,7 +150,8 @@ func (s *Tunnels) Cut(why observe.TunnelCause, wait time.Duration) {
 // End runs a wave and returns when the last tunnel has been told, and how many
 // were.
 func (s *Tunnels) End(w *Wave) (told int) {
-	until := time.Now().Add(w.Spread)
+	end, hurried := time.Now().Add(w.Within), false
+	until := end.Add(-reserve(w.Within))
 	for {
 		some, left := s.claim(w.Backend, 1)
 		if len(some) == 0 {
@@ -162,8 +162,12 @@ func (s *Tunnels) End(w *Wave) (told int) {
 			more, _ := s.claim(w.Backend, rest)
 			some = append(some, more...)
 		}
+		wait := min(TunnelWait, time.Until(end))
+		if hurried {
+			wait = TunnelHurry
+		}
 		for _, t := range some {
-			t.end(w.Cause, w.Wait)
+			t.end(w.Cause, wait)
 		}
 		told += len(some)
 		if gap <= 0 {
@@ -173,7 +177,7 @@ func (s *Tunnels) End(w *Wave) (told int) {
 		select {
 		case <-turn.C:
 		case <-w.Hurry:
-			w.Hurry, w.Wait, until = nil, min(w.Wait, TunnelHurry), time.Time{}
+			w.Hurry, hurried, until = nil, true, time.Time{}
 		case <-w.Stop:
 			turn.Stop()
 			return told
@@ -183,6 +187,12 @@ func (s *Tunnels) End(w *Wave) (told int) {
 		}
 		turn.Stop()
 	}
+}
+
+// reserve is what of a wave's time is for the last to answer: a fifth, but half a
+// second where that is to be had, and TunnelWait at most.
+func reserve(within time.Duration) time.Duration {
+	return min(TunnelWait, max(within/5, min(500*time.Millisecond, within/2)))
 }
 
 // paceLeast is the shortest pause between two tunnels; faster waves tell
