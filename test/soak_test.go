@@ -62,16 +62,17 @@ const (
 
 // soak is one run.
 type soak struct {
-	t     *testing.T
-	short bool // there is no time to see predecessors off
-	live  *live
-	api   *admin.Client
-	dir   string
-	trust *tls.Config
-	pools []*soakPool
-	names map[string]*soakBackend
-	book  *soakBook
-	logs  *soakLogs
+	t       *testing.T
+	started time.Time
+	short   bool // there is no time to see predecessors off
+	live    *live
+	api     *admin.Client
+	dir     string
+	trust   *tls.Config
+	pools   []*soakPool
+	names   map[string]*soakBackend
+	book    *soakBook
+	logs    *soakLogs
 
 	web, secure string
 	ca          string // files
@@ -109,7 +110,7 @@ type soak struct {
 }
 
 func newSoak(t *testing.T) *soak {
-	s := &soak{t: t, names: map[string]*soakBackend{}, web: freeAddr(t), secure: freeAddr(t)}
+	s := &soak{t: t, started: time.Now(), names: map[string]*soakBackend{}, web: freeAddr(t), secure: freeAddr(t)}
 	s.rest.wake = sync.NewCond(&s.rest)
 	s.said.kinds = map[string]int{}
 	s.ctx, s.quit = context.WithCancel(t.Context())
@@ -157,7 +158,7 @@ func (s *soak) run(seed uint64, length time.Duration) {
 	defer s.end()
 	warm, pace := 8*time.Second, soakPace{storm: 25 * time.Second, calm: 50 * time.Second, operator: 1500 * time.Millisecond, upgrade: 25 * time.Second, changes: true}
 	if length < time.Minute {
-		warm, pace = time.Second, soakPace{storm: 8 * time.Second, calm: 2 * time.Second, operator: 400 * time.Millisecond, upgrade: 5 * time.Second}
+		warm, pace = time.Second, soakPace{storm: 8 * time.Second, calm: 2 * time.Second, operator: 400 * time.Millisecond, upgrade: 15 * time.Second}
 		s.short = true
 	}
 	s.sleep(warm)
@@ -345,15 +346,16 @@ func (s *soak) executed() (n int64) {
 	return n
 }
 
-// twoProcesses reports that a predecessor may still serve: it knows nothing of
-// what operators say now.
-func (s *soak) twoProcesses() bool {
-	return time.Since(time.Unix(0, s.upgraded.Load())) < 25*time.Second
-}
+// twoProcesses reports that a predecessor may still take requests, of clients
+// that were connected to it: it knows nothing of what operators say now. It closes
+// their connections within five seconds.
+func (s *soak) twoProcesses() bool { return s.sinceUpgrade() < 8*time.Second }
 
-// mayClose reports that idle connections of clients may be closed: over five
-// seconds after an upgrade.
-func (s *soak) mayClose() bool { return s.twoProcesses() }
+// mayClose reports that idle connections of clients may have been closed for an
+// upgrade.
+func (s *soak) mayClose() bool { return s.sinceUpgrade() < 25*time.Second }
+
+func (s *soak) sinceUpgrade() time.Duration { return time.Since(time.Unix(0, s.upgraded.Load())) }
 
 // use measures the process, and waits until that does not go down any more.
 func (s *soak) use(limit time.Duration, good func(holding) bool) (u holding) {
