@@ -158,6 +158,7 @@ type Listener struct {
 	Bind           []string       // host:port, :port, unix:/path or systemd:NAME
 	Protocol       string         // http
 	TLS            *ListenerTLS   // nil: plain
+	H2             bool           // http.h2: HTTP/2 is offered
 	MaxHeaderBytes int64          // http.max_header_bytes
 	MaxBody        int64          // http.max_body; 0: no limit
 	MaxAge         time.Duration  // http.max_connection_age; 0: none

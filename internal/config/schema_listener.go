@@ -32,11 +32,11 @@ var listenerFields = []field[Listener]{
 	key("protocol", "http", choice([]string{"http"}, "tcp", "udp", "sni", "packet"), func(l *Listener) *string { return &l.Protocol }, "what is spoken"),
 	maybe("tls", "", "present: TLS is terminated here", func(l *Listener) **ListenerTLS { return &l.TLS }, listenerTLSFields, checkListenerTLS),
 	keys("http", "HTTP", func(l *Listener) *Listener { return l }, []field[Listener]{
-		later[Listener]("h2", "true", boolean(), "offer HTTP/2").off("false", false),
+		key("h2", "true", boolean(), func(l *Listener) *bool { return &l.H2 }, "offer HTTP/2: by ALPN with TLS, by prior knowledge without").off("false", false),
 		key("max_header_bytes", "64KiB", size(1<<10, 16<<20, ""), func(l *Listener) *int64 { return &l.MaxHeaderBytes }, "largest head of a request"),
 		key("max_body", "none", size(1, 1<<60, ""), func(l *Listener) *int64 { return &l.MaxBody }, "largest content of a request").off("none", 0),
 		key("max_connection_age", "none", duration(time.Second, 30*day), func(l *Listener) *time.Duration { return &l.MaxAge },
-			"after this time, a tenth more or less, a client connection ends with the next answer, or when it is idle").off("none", 0),
+			"after this time, up to a tenth earlier, a client connection ends with the next answer").off("none", 0),
 		key("max_connection_age_grace", "none", duration(time.Second, 30*day), func(l *Listener) *time.Duration { return &l.MaxAgeGrace },
 			"after this further time what is still under way on it is cut, and a tunnel ended").off("none", 0),
 		key("max_requests", "none", count[int64](manyInt), func(l *Listener) *int64 { return &l.MaxRequests }, "requests on one client connection").off("none", 0),

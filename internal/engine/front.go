@@ -60,7 +60,7 @@ func (f *front) start() {
 func (f *front) serve(l *liveListener) {
 	f.loops.Go(func() {
 		err := l.ln.Serve(func(c *netconn.Conn, info listen.Info) {
-			l.srv.Serve(c, clientInfo(&info))
+			l.srv.Serve(c, info.ALPN, clientInfo(&info))
 		})
 		if err != nil {
 			f.e.log.Error("accepting ended", "listener", l.name, "error", err)

@@ -53,7 +53,7 @@ func (f *front) stageOne(s *stagedFront, plan *config.Plan, cfg *config.Listener
 		}
 		l := running.with(cfg)
 		s.commit = append(s.commit, func() {
-			l.srv.Change(settings(cfg))
+			l.srv.Change(cfg)
 			commit()
 		})
 		return l, undo, nil
@@ -64,7 +64,7 @@ func (f *front) stageOne(s *stagedFront, plan *config.Plan, cfg *config.Listener
 	}
 	l = f.newListener(f.slot()).with(cfg)
 	l.ln = ln
-	l.srv.Change(settings(cfg))
+	l.srv.Change(cfg)
 	s.commit = append(s.commit, func() {
 		if f.started {
 			f.serve(l)

@@ -9,7 +9,6 @@ import (
 
 	"github.com/weirlb/weir/internal/acme"
 	"github.com/weirlb/weir/internal/config"
-	"github.com/weirlb/weir/internal/http1"
 	"github.com/weirlb/weir/internal/l7"
 	"github.com/weirlb/weir/internal/listen"
 	"github.com/weirlb/weir/internal/message"
@@ -23,7 +22,7 @@ type liveListener struct {
 	slot int // index into Generation.handlers
 	tls  bool
 	ln   *listen.Listener
-	srv  *http1.Server
+	srv  *codecs
 	x    *l7.Exchanger
 	last *atomic.Pointer[l7.Handler] // since it left the plan
 	cfg  config.Listener
@@ -49,15 +48,7 @@ func (f *front) newListener(slot int) *liveListener {
 		Failed:  e.failures.Note,
 		Tunnels: f.tunnels,
 	})
-	return &liveListener{slot: slot, x: x, last: last, srv: &http1.Server{
-		Handler:      func(c *http1.ServerConn) { x.Serve(c, c.Info().(*l7.ClientInfo)) },
-		Park:         f.parker.Park,
-		Closing:      e.memory.closing,
-		Short:        e.memory.short.Load,
-		Budget:       &e.memory.budget,
-		OnBadRequest: func(c *http1.ServerConn, err *http1.Error) { x.BadRequest(c, c.Info().(*l7.ClientInfo), err) },
-		OnPanic:      func(v any, stack []byte) { e.bugAt("http1", v, stack) },
-	}}
+	return &liveListener{slot: slot, x: x, last: last, srv: f.newCodecs(x)}
 }
 
 // with is the listener as another plan has it.
@@ -85,22 +76,14 @@ func (f *front) options(cfg *config.Listener) listen.Options {
 		if len(t.ACME) > 0 {
 			opt.TLS.Managed, opt.TLS.ManagedNames = e.issued.next, t.ACME
 		}
+		if cfg.H2 {
+			opt.TLS.ALPN = []string{"h2", "http/1.1"}
+		}
 		for _, c := range t.Certificates {
 			opt.TLS.Certificates = append(opt.TLS.Certificates, listen.CertFile{Cert: c.Cert, Key: c.Key})
 		}
 	}
 	return opt
-}
-
-// settings translates a plan's listener for package http1.
-func settings(cfg *config.Listener) http1.Settings {
-	return http1.Settings{
-		Limits: http1.Limits{MaxHeaderBytes: int(cfg.MaxHeaderBytes)},
-		Timeouts: http1.Timeouts{
-			Header: cfg.Timeouts.Header, Idle: cfg.Timeouts.Idle, Write: cfg.Timeouts.Write,
-			BodyMinRate: cfg.Timeouts.BodyMinRate, BodyGrace: cfg.Timeouts.BodyGrace,
-		},
-	}
 }
 
 // orUnbounded translates the plan's 0 (none) for options whose 0 is a default.

@@ -36,6 +36,7 @@ const (
 type Settings struct {
 	Limits   Limits
 	Timeouts Timeouts
+	HTTP2    bool // Server.HTTP2 is asked
 }
 
 // Server serves HTTP/1.x on connections that somebody else accepts. Its fields
@@ -50,6 +51,12 @@ type Server struct {
 	// use the ServerConn afterwards. After a takeover the connection is closed
 	// when it returns.
 	Handler func(*ServerConn)
+
+	// HTTP2 serves a plain connection that begins with the preface of HTTP/2 (prior
+	// knowledge, RFC 9113 section 3.3) on the calling goroutine. ahead is what was
+	// read of it, the preface included. Nil, or where the settings say so: such a
+	// connection gets 505.
+	HTTP2 func(nc *netconn.Conn, ahead []byte, info any)
 
 	// Park waits for bytes on an idle plain connection that has given up its
 	// goroutine. It calls resume exactly once, on a goroutine that may block:
@@ -96,7 +103,7 @@ func (s *Server) now() *Settings {
 	if c := s.changed.Load(); c != nil {
 		return c
 	}
-	s.changed.CompareAndSwap(nil, &Settings{s.Limits, s.Timeouts})
+	s.changed.CompareAndSwap(nil, &Settings{s.Limits, s.Timeouts, s.HTTP2 != nil})
 	return s.changed.Load()
 }
 
@@ -117,7 +124,7 @@ func (s *Server) run(l *link) {
 	c.attach(l)
 	parked := false
 	defer func() {
-		if parked { // c and l belong to others already
+		if parked { // c and l belong to others already, or to nobody
 			return
 		}
 		if v := recover(); v != nil {
@@ -137,6 +144,10 @@ func (s *Server) run(l *link) {
 			parked = true
 			c.park()
 			return
+		case waitOther:
+			parked = true
+			c.giveAway()
+			return
 		}
 		s.Handler(c)
 		if !c.finish() {
@@ -152,6 +163,14 @@ func (s *Server) panicked(l *link, v any) {
 		panic(v)
 	}
 	s.OnPanic(v, debug.Stack())
+}
+
+// giveAway lets another version's server have the connection.
+func (c *ServerConn) giveAway() {
+	l, ahead := c.link, c.in.takeAhead()
+	c.detach()
+	l.srv.remove(l)
+	l.srv.HTTP2(l.nc, ahead, l.info)
 }
 
 // park hands an idle connection to the waiter and gives everything else up.

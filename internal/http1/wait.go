@@ -19,14 +19,15 @@ const (
 	waitRequest waitResult = iota // a head has been read
 	waitClosed                    // nothing (more) will come, or it has been refused
 	waitParked                    // idle: give up the goroutine
+	waitOther                     // it speaks another version
 )
 
 // errNoRequest is a connection on which nothing was ever sent.
 var (
 	errNoRequest  = &Error{Reason: message.HeaderTimeout, Detail: "no request was sent", Silent: true}
 	errHalfHead   = &Error{Reason: message.HeaderTimeout, Detail: "the head took too long"}
-	errShort      = &Error{Reason: message.LocalMemory, Detail: "no memory left for a larger head"}
 	errNoProgress = &Error{Reason: message.BodyTimeout, Detail: "the content came too slowly"}
+	errShort      = &Error{Reason: message.LocalMemory, Detail: "no memory left for a larger head"}
 )
 
 // awaitRequest waits for a request and reads its head.
@@ -129,6 +130,12 @@ func (c *ServerConn) readHead(until balance.Instant) waitResult {
 	for {
 		n, e := parseRequest(c.in.buffered(), &c.set.Limits, &c.req)
 		if e != nil {
+			switch {
+			case c.isHTTP2():
+				return waitOther
+			case e == errVersion && c.mayBeOther():
+				return c.refuseSilently(errForeign)
+			}
 			return c.refuse(e)
 		}
 		if n > 0 {
@@ -170,22 +177,32 @@ func (c *ServerConn) readHead(until balance.Instant) waitResult {
 	}
 }
 
-// mayGrow reports that there is memory for the next larger buffer of a head.
-func (c *ServerConn) mayGrow() bool {
-	s, size := c.link.srv, int64(c.in.grow(c.headLimit))
-	if s.isShort() || !s.Budget.Take(size) {
-		return false
-	}
-	c.grown += size
-	return true
+// preface2 is what a client begins with that knows the server to speak HTTP/2; up
+// to its first line it is a head that no server of HTTP/1.1 takes.
+const preface2 = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+// isHTTP2 reports that a plain connection begins so. It is asked for heads that
+// are refused.
+func (c *ServerConn) isHTTP2() bool {
+	b := c.in.buffered()
+	n := min(len(b), len(preface2))
+	return c.mayBeOther() && string(b[:n]) == preface2[:n]
 }
 
-// shrunk gives back what mayGrow took: the head is over.
-func (c *ServerConn) shrunk() {
-	if c.grown > 0 {
-		c.link.srv.Budget.Give(c.grown)
-		c.grown = 0
+// mayBeOther reports that nothing says yet that the client speaks HTTP/1.
+func (c *ServerConn) mayBeOther() bool {
+	return c.set.HTTP2 && c.link.srv.HTTP2 != nil && c.link.first.Load() && !c.link.tls
+}
+
+// errForeign is what neither version is: an answer would be in one that the
+// client has not shown to speak (RFC 9113 section 3.4 wants the end).
+var errForeign = &Error{Reason: message.BadRequest, Detail: "neither HTTP/1 nor the preface of HTTP/2", Silent: true}
+
+func (c *ServerConn) refuseSilently(e *Error) waitResult {
+	if f := c.link.srv.OnBadRequest; f != nil {
+		f(c, e)
 	}
+	return waitClosed
 }
 
 // beginExchange readies everything for the request whose head takes n bytes.
@@ -205,5 +222,23 @@ func (c *ServerConn) beginExchange(n int) {
 	c.asked = askedNothing
 	if r.ExpectContinue {
 		c.asked = askedPending
+	}
+}
+
+// mayGrow reports that there is memory for the next larger buffer of a head.
+func (c *ServerConn) mayGrow() bool {
+	s, size := c.link.srv, int64(c.in.grow(c.headLimit))
+	if s.isShort() || !s.Budget.Take(size) {
+		return false
+	}
+	c.grown += size
+	return true
+}
+
+// shrunk gives back what mayGrow took: the head is over.
+func (c *ServerConn) shrunk() {
+	if c.grown > 0 {
+		c.link.srv.Budget.Give(c.grown)
+		c.grown = 0
 	}
 }

@@ -9,7 +9,7 @@
 //	frame.go         frames as they are written; how they are read
 //	hpack_*.go       header blocks (RFC 7541)
 //	fault.go         what is wrong, and what that costs: a stream, or the connection
-//	flow.go          windows, and the process-wide budget under which they shrink
+//	flow.go          windows, which grow by use and shrink under the process's budget
 //	content.go       content that has arrived and was not yet taken
 //	output.go        what many streams write leaves in one write
 //	calm.go          what a peer may do that costs it nothing and weir something

@@ -2,7 +2,7 @@
 
 package http2
 
-import "sync/atomic"
+import "github.com/weirlb/weir/internal/netconn"
 
 // What a peer may send before it is told to go on. A stream's window begins
 // small and grows while its content is taken as fast as it comes. The
@@ -14,42 +14,6 @@ const (
 	leastWindow = 16 << 10 // under pressure
 	connWindow  = 4 << 20
 )
-
-// Budget bounds the content that connections hold in memory, those of all
-// listeners together. The zero value has no limit. It is safe for concurrent use.
-type Budget struct {
-	most, used atomic.Int64
-}
-
-// SetLimit changes the limit, in bytes; 0 means none.
-func (b *Budget) SetLimit(n int64) { b.most.Store(n) }
-
-// Limit returns the limit; 0 means none.
-func (b *Budget) Limit() int64 { return b.most.Load() }
-
-// Used returns the bytes that are held.
-func (b *Budget) Used() int64 { return b.used.Load() }
-
-func (b *Budget) add(n int) {
-	if b != nil && n != 0 {
-		b.used.Add(int64(n))
-	}
-}
-
-// pressure is the part of the budget that is in use: 0 none of it, 1 and above all.
-func (b *Budget) pressure() float64 {
-	if b == nil {
-		return 0
-	}
-	most := b.most.Load()
-	if most <= 0 {
-		return 0
-	}
-	return float64(b.used.Load()) / float64(most)
-}
-
-// full reports that nothing more should be held.
-func (b *Budget) full() bool { return b.pressure() >= 1 }
 
 // recvWindow is what a peer may still send on a stream. Worked example: of a
 // window of 64 KiB as much has arrived and was taken, and no more than a quarter
@@ -77,10 +41,10 @@ func (w *recvWindow) arrive(n int) bool {
 
 // take notes that n bytes have been taken, and returns what is to be given back
 // to the peer: 0 while that is too little to be worth a frame.
-func (w *recvWindow) take(n int, b *Budget) int {
+func (w *recvWindow) take(n int, b *netconn.Budget) int {
 	w.held -= n
 	w.taken += n
-	size, p := w.size, b.pressure()
+	size, p := w.size, b.Pressure()
 	switch {
 	case p >= 0.75:
 		size = leastWindow

@@ -29,7 +29,7 @@ func FuzzServe(f *testing.F) {
 	f.Add([]byte(settings + "\x00\x00\x04\x01\x00\x00\x00\x00\x01\x83\x86\x84\x41\x00\x00\x02\x09\x04\x00\x00\x00\x01\x01a\x00\x00\x01\x01\x05\x00\x00\x00\x01\x40"))
 	f.Add([]byte(settings + "\x00\x00\x08\x06\x00\x00\x00\x00\x0012345678\x00\x00\x04\x08\x00\x00\x00\x00\x00\x00\x00\x00\x01"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		s := &Server{Budget: &Budget{}, Settings: Settings{Timeouts: http1.Timeouts{Header: 5 * time.Second, Idle: 5 * time.Second, Write: 5 * time.Second}}}
+		s := &Server{Budget: &netconn.Budget{}, Settings: Settings{Timeouts: http1.Timeouts{Header: 5 * time.Second, Idle: 5 * time.Second, Write: 5 * time.Second}}}
 		s.Budget.SetLimit(1 << 20)
 		s.Handler = func(s *ServerStream) {
 			for {

@@ -62,9 +62,9 @@ type Server struct {
 	// sent too much of. Nil: nobody.
 	OnCalm func(c Cause)
 
-	// Budget bounds the content that is held for all servers that share it. Nil:
-	// there is no bound.
-	Budget *Budget
+	// Budget bounds the content that is held, with what others who share it hold: as
+	// it is used up, windows shrink. Nil: there is no bound.
+	Budget *netconn.Budget
 
 	registry
 	workers  workers

@@ -141,7 +141,7 @@ func (c *conn) hello() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	window := firstWindow
-	if c.srv.Budget.pressure() >= 0.75 {
+	if c.srv.Budget.Pressure() >= 0.75 {
 		window = leastWindow
 	}
 	c.window = window

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/weirlb/weir/internal/message"
+	"github.com/weirlb/weir/internal/netconn"
 )
 
 // big answers with n bytes.
@@ -190,7 +191,7 @@ func TestWindowGrows(t *testing.T) {
 // TestBudget: under pressure windows shrink, new streams with content are refused,
 // and a stream whose content nobody takes is reset. What is held stays within the budget.
 func TestBudget(t *testing.T) {
-	budget := &Budget{}
+	budget := &netconn.Budget{}
 	budget.SetLimit(1 << 20)
 	var release chan struct{}
 	play(t, &Server{Budget: budget, Handler: answers{"/wait": func(s *ServerStream) { <-release; s.Abort() }}.serve}, func(p *peer) {

@@ -316,12 +316,12 @@ func (c *conn) data(s *ServerStream, id uint32, p []byte) Code {
 		s.window.take(len(p), nil) // dropped; the client hears of it at the end
 		return CodeNo
 	}
-	if b := c.srv.Budget; b.full() && s.content.size >= leastWindow {
+	if c.srv.Budget.Pressure() >= 1 && s.content.size >= leastWindow {
 		return CodeEnhanceYourCalm
 	}
 	s.content.put(p)
 	s.received += int64(len(p))
-	c.srv.Budget.add(len(p))
+	c.srv.Budget.Hold(int64(len(p)))
 	c.calm.content(len(p))
 	s.wakeReader()
 	return CodeNo
@@ -425,7 +425,7 @@ func (c *conn) open(o opening, block []byte) error {
 		return c.skipBlock(block)
 	}
 	c.lastID = o.stream
-	if c.running >= c.most || c.srv.Budget.full() && !o.end {
+	if c.running >= c.most || c.srv.Budget.Pressure() >= 1 && !o.end {
 		c.mu.Unlock()
 		if err := c.skipBlock(block); err != nil {
 			return err

@@ -134,7 +134,7 @@ func (s *ServerStream) handle() {
 func (s *ServerStream) finish() {
 	c := s.conn
 	c.mu.Lock()
-	c.srv.Budget.add(-s.content.drop())
+	c.srv.Budget.Give(int64(s.content.drop()))
 	s.content.giveBack()
 	switch {
 	case s.dead != nil:
@@ -191,7 +191,7 @@ func (s *ServerStream) dieLocked(why error) (leave func()) {
 	if s.dead == nil {
 		s.dead = why
 	}
-	s.conn.srv.Budget.add(-s.content.drop())
+	s.conn.srv.Budget.Give(int64(s.content.drop()))
 	leave, s.onLeave = s.onLeave, nil
 	s.wakeReader()
 	s.wakeWriter()
@@ -301,7 +301,7 @@ func (s *ServerStream) ReadBody() ([]byte, error) {
 		case s.content.first != nil:
 			s.asked = false // it did not wait
 			p := s.content.take()
-			c.srv.Budget.add(-len(p))
+			c.srv.Budget.Give(int64(len(p)))
 			return p, nil
 		case s.bad != nil:
 			return nil, s.bad
@@ -409,6 +409,13 @@ func (s *ServerStream) Abort() {
 		c.kickLocked()
 	}
 	c.mu.Unlock()
+}
+
+// OverAge reports that the stream was cut because of its connection's age.
+func (s *ServerStream) OverAge() bool {
+	s.conn.mu.Lock()
+	defer s.conn.mu.Unlock()
+	return errors.Is(s.dead, errAged)
 }
 
 // ErrorHead is the head of the answer that follows OnBadRequest, for fields.

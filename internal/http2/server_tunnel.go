@@ -79,7 +79,7 @@ func (t *streamConn) Read(p []byte) (int, error) {
 			return 0, s.dead
 		case s.content.first != nil:
 			n := s.content.read(p)
-			c.srv.Budget.add(-n)
+			c.srv.Budget.Give(int64(n))
 			c.giveBack(s, n)
 			if len(c.out) > 0 {
 				c.kickLocked()

@@ -352,6 +352,9 @@ func (x *Exchanger) BadRequest(d Refusal, ci *ClientInfo, err *http1.Error) {
 		r.Session = &ci.Secure.Session
 	}
 	q := d.Request()
+	if q.Major != 0 {
+		r.Major, r.Minor = q.Major, q.Minor
+	}
 	r.Method, r.Host, r.Path = q.Method, q.Authority, q.Path
 	if r.Path == nil {
 		r.Path, _, _ = bytes.Cut(q.Target, []byte("?"))

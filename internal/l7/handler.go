@@ -230,3 +230,9 @@ type ClientInfo struct {
 
 	scratch clientScratch
 }
+
+// Another returns a ClientInfo for further exchanges of the same connection, at
+// the same time.
+func (c *ClientInfo) Another() *ClientInfo {
+	return &ClientInfo{Peer: c.Peer, Local: c.Local, TLS: c.TLS, Secure: c.Secure}
+}

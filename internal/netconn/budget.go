@@ -29,6 +29,26 @@ func (b *Budget) Take(n int64) bool {
 	return true
 }
 
+// Hold takes n bytes whether there is room for them or not.
+func (b *Budget) Hold(n int64) {
+	if b != nil {
+		b.used.Add(n)
+	}
+}
+
+// Pressure is the part of the bound that is taken: above 1 when more was held, and
+// 0 without a bound.
+func (b *Budget) Pressure() float64 {
+	if b == nil {
+		return 0
+	}
+	most := b.most.Load()
+	if most <= 0 {
+		return 0
+	}
+	return float64(b.used.Load()) / float64(most)
+}
+
 // Give gives n bytes back.
 func (b *Budget) Give(n int64) {
 	if b != nil && n != 0 {

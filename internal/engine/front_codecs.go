@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"time"
+
+	"github.com/weirlb/weir/internal/config"
+	"github.com/weirlb/weir/internal/http1"
+	"github.com/weirlb/weir/internal/http2"
+	"github.com/weirlb/weir/internal/l7"
+	"github.com/weirlb/weir/internal/netconn"
+)
+
+// codecs are the versions of HTTP that one listener speaks, as one server.
+type codecs struct {
+	h1 *http1.Server
+	h2 *http2.Server
+}
+
+func (f *front) newCodecs(x *l7.Exchanger) *codecs {
+	e := f.e
+	h2 := &http2.Server{
+		Handler:      func(s *http2.ServerStream) { x.Serve(s, s.Info().(*l7.ClientInfo)) },
+		Info:         func(conn any) any { return conn.(*l7.ClientInfo).Another() },
+		Closing:      e.memory.closing,
+		OnBadRequest: func(s *http2.ServerStream, err *http1.Error) { x.BadRequest(s, s.Info().(*l7.ClientInfo), err) },
+		OnPanic:      func(v any, stack []byte) { e.bugAt("http2", v, stack) },
+		Budget:       &e.memory.budget,
+	}
+	return &codecs{h2: h2, h1: &http1.Server{
+		Handler:      func(c *http1.ServerConn) { x.Serve(c, c.Info().(*l7.ClientInfo)) },
+		HTTP2:        h2.Serve,
+		Park:         f.parker.Park,
+		Short:        e.memory.short.Load,
+		Budget:       &e.memory.budget,
+		Closing:      e.memory.closing,
+		OnBadRequest: func(c *http1.ServerConn, err *http1.Error) { x.BadRequest(c, c.Info().(*l7.ClientInfo), err) },
+		OnPanic:      func(v any, stack []byte) { e.bugAt("http1", v, stack) },
+	}}
+}
+
+// Serve serves a connection in the version that was agreed on in TLS; on a plain
+// one the client says by its first bytes what it speaks.
+func (c *codecs) Serve(nc *netconn.Conn, alpn string, info *l7.ClientInfo) {
+	if alpn == "h2" {
+		c.h2.Serve(nc, nil, info)
+		return
+	}
+	c.h1.Serve(nc, info)
+}
+
+// Change puts a plan's settings into force.
+func (c *codecs) Change(cfg *config.Listener) {
+	h1 := http1.Settings{
+		Limits: http1.Limits{MaxHeaderBytes: int(cfg.MaxHeaderBytes), MaxRequests: cfg.MaxRequests},
+		Timeouts: http1.Timeouts{
+			Header: cfg.Timeouts.Header, Idle: cfg.Timeouts.Idle, Write: cfg.Timeouts.Write,
+			BodyMinRate: cfg.Timeouts.BodyMinRate, BodyGrace: cfg.Timeouts.BodyGrace,
+			MaxAge: cfg.MaxAge, AgeGrace: cfg.MaxAgeGrace,
+		},
+		HTTP2: cfg.H2,
+	}
+	c.h1.Change(h1)
+	c.h2.Change(http2.Settings{Limits: h1.Limits, Timeouts: h1.Timeouts, MaxAge: cfg.MaxAge, AgeGrace: cfg.MaxAgeGrace})
+}
+
+// Drain makes connections end when they have nothing under way, spread over the
+// duration.
+func (c *codecs) Drain(spread time.Duration) {
+	c.h1.Drain(spread)
+	c.h2.Drain(spread)
+}
+
+// Undrain takes Drain back.
+func (c *codecs) Undrain() {
+	c.h1.Undrain()
+	c.h2.Undrain()
+}
+
+// CloseAll ends every connection and returns how many requests were cut. A
+// connection that is on its way from one server to the other finds it closed.
+func (c *codecs) CloseAll() int { return c.h1.CloseAll() + c.h2.CloseAll() }
+
+// Wait returns when no connection is left.
+func (c *codecs) Wait() {
+	c.h1.Wait()
+	c.h2.Wait()
+}
