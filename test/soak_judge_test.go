@@ -70,11 +70,11 @@ func (s *soak) fault(r *soakRequest, l *soakLine) string {
 		}
 		return s.givenUp(r, l)
 	case slices.Contains(nobodyServes, l.Reason):
-		if 2*r.pool.well(from.Add(-soakAfter), to) > soakBackends {
+		if 2*r.pool.well(from.Add(-soakAfter), to) > soakBackends && !s.stalls.meet(from.Add(-soakAfter), to) {
 			return "nobody is said to serve, and more than half are well"
 		}
 	case slices.Contains(poolIsFull, l.Reason):
-		if !r.pool.limited || r.pool.well(from.Add(-soakAfter), to) == soakBackends {
+		if !r.pool.limited || r.pool.well(from.Add(-soakAfter), to) == soakBackends && !s.stalls.meet(from.Add(-soakAfter), to) {
 			return "a pool is said to be full whose backends are all well"
 		}
 	case l.Reason == "request_timeout":
@@ -132,6 +132,7 @@ func (s *soak) givenUp(r *soakRequest, l *soakLine) string {
 	}): // retried once
 	case r.pool.limited && r.pool.well(from.Add(-soakAfter), to) < soakBackends: // the others may be full
 	case r.pool.well(from.Add(-soakAfter), to) == 0:
+	case s.stalls.meet(from.Add(-soakAfter), to): // the others may have failed their checks for it
 	default:
 		return "a request was given up that another backend could have answered"
 	}
