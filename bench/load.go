@@ -83,6 +83,51 @@ func wrk(url string, conns int, d time.Duration) (wrkOutput, error) {
 	return o, nil
 }
 
+// multiplexed is closedLoop over HTTP/2, with h2load.
+func multiplexed(p *proxy, url string, conns, streams int, d time.Duration) (result, error) {
+	if _, _, err := h2load(url, conns, streams, time.Second); err != nil {
+		return nil, err
+	}
+	u0, s0 := p.cpu()
+	n, mean, err := h2load(url, conns, streams, d)
+	if err != nil {
+		return nil, err
+	}
+	u1, s1 := p.cpu()
+	return result{
+		"cpu_us_per_request": (u1 - u0 + s1 - s0).Seconds() / n * 1e6,
+		"user_us":            (u1 - u0).Seconds() / n * 1e6,
+		"requests_per_s":     n / d.Seconds(),
+		"mean_ms":            mean,
+	}, nil
+}
+
+var (
+	reDone = regexp.MustCompile(`(\d+) done, (\d+) succeeded, (\d+) failed`)
+	reMean = regexp.MustCompile(`time for request:\s+\S+\s+\S+\s+([\d.]+)(us|ms|s)`)
+)
+
+// h2load returns how many requests were answered, and their mean time in
+// milliseconds. Those that are under way when the time is over are not counted.
+func h2load(url string, conns, streams int, d time.Duration) (n, mean float64, err error) {
+	raw, err := exec.Command("h2load", "-t1", "-c", strconv.Itoa(conns), "-m", strconv.Itoa(streams),
+		"-D", strconv.Itoa(int(d.Seconds())), url).CombinedOutput()
+	text := string(raw)
+	if err != nil {
+		return 0, 0, fmt.Errorf("h2load %s: %w: %s", url, err, text)
+	}
+	m, r := reDone.FindStringSubmatch(text), reMean.FindStringSubmatch(text)
+	if m == nil || r == nil || !strings.Contains(text, "Application protocol: h2") {
+		return 0, 0, fmt.Errorf("h2load %s: cannot read its report:\n%s", url, text)
+	}
+	n, _ = strconv.ParseFloat(m[2], 64)
+	if failed, _ := strconv.Atoi(m[3]); failed > conns*streams || n == 0 {
+		return 0, 0, fmt.Errorf("h2load %s saw errors:\n%s", url, text)
+	}
+	mean, _ = strconv.ParseFloat(r[1], 64)
+	return n, mean * map[string]float64{"us": 1e-3, "ms": 1, "s": 1e3}[r[2]], nil
+}
+
 // openLoop sends at a fixed rate over kept connections. Latency counts from
 // the instant a request was due, not from when a busy connection came free.
 func openLoop(p *proxy, addr string, rate, conns int, d time.Duration) (result, error) {

@@ -46,6 +46,10 @@ var cases = []benchCase{
 		run: func(o *options, p *proxy) (result, error) {
 			return closedLoop(p, fmt.Sprintf("https://127.0.0.1:%d/", p.ports.tls), 64, o.seconds)
 		}},
+	{name: "h2", what: "HTTP/2 over TLS 1.3 in, HTTP/1.1 out, 8 connections of 32 streams, 128 bytes", metric: "cpu_us_per_request",
+		run: func(o *options, p *proxy) (result, error) {
+			return multiplexed(p, fmt.Sprintf("https://127.0.0.1:%d/", p.ports.tls), 8, 32, o.seconds)
+		}},
 	{name: "bulk", what: "HTTP/1.1, 16 kept connections, 1 MiB answers", metric: "cpu_s_per_gib",
 		run: func(o *options, p *proxy) (result, error) {
 			return closedLoop(p, fmt.Sprintf("http://127.0.0.1:%d/1m", p.ports.plain), 16, o.seconds)
@@ -76,7 +80,7 @@ func main() {
 	var o options
 	flag.IntVar(&o.rounds, "rounds", 9, "rounds of alternation")
 	flag.DurationVar(&o.seconds, "seconds", 4*time.Second, "length of one measurement (whole seconds)")
-	flag.StringVar(&o.cases, "cases", "plain,tls,bulk,rate,logs,idle,idle-tls", "what to measure")
+	flag.StringVar(&o.cases, "cases", "plain,tls,h2,bulk,rate,logs,idle,idle-tls", "what to measure")
 	flag.StringVar(&o.proxies, "proxies", "weir,nginx,haproxy,caddy", "which programs")
 	flag.IntVar(&o.rate, "rate", 8000, "requests per second of the fixed-rate case")
 	flag.IntVar(&o.idle, "idle", 5000, "clients of the idle case")
