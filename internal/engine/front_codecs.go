@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/weirlb/weir/internal/config"
@@ -14,30 +15,36 @@ import (
 
 // codecs are the versions of HTTP that one listener speaks, as one server.
 type codecs struct {
+	// Constant.
+	e  *Engine
 	h1 *http1.Server
 	h2 *http2.Server
+
+	listener atomic.Pointer[string] // its name in the plan that is in force
 }
 
 func (f *front) newCodecs(x *l7.Exchanger) *codecs {
-	e := f.e
-	h2 := &http2.Server{
+	e, c := f.e, &codecs{e: f.e}
+	c.h2 = &http2.Server{
 		Handler:      func(s *http2.ServerStream) { x.Serve(s, s.Info().(*l7.ClientInfo)) },
 		Info:         func(conn any) any { return conn.(*l7.ClientInfo).Another() },
 		Closing:      e.memory.closing,
 		OnBadRequest: func(s *http2.ServerStream, err *http1.Error) { x.BadRequest(s, s.Info().(*l7.ClientInfo), err) },
 		OnPanic:      func(v any, stack []byte) { e.bugAt("http2", v, stack) },
+		OnCalm:       func(why http2.Cause) { e.metrics.Flood(*c.listener.Load(), why.String()) },
 		Budget:       &e.memory.budget,
 	}
-	return &codecs{h2: h2, h1: &http1.Server{
+	c.h1 = &http1.Server{
 		Handler:      func(c *http1.ServerConn) { x.Serve(c, c.Info().(*l7.ClientInfo)) },
-		HTTP2:        h2.Serve,
+		HTTP2:        c.h2.Serve,
 		Park:         f.parker.Park,
 		Short:        e.memory.short.Load,
 		Budget:       &e.memory.budget,
 		Closing:      e.memory.closing,
 		OnBadRequest: func(c *http1.ServerConn, err *http1.Error) { x.BadRequest(c, c.Info().(*l7.ClientInfo), err) },
 		OnPanic:      func(v any, stack []byte) { e.bugAt("http1", v, stack) },
-	}}
+	}
+	return c
 }
 
 // Serve serves a connection in the version that was agreed on in TLS; on a plain
@@ -61,6 +68,9 @@ func (c *codecs) Change(cfg *config.Listener) {
 		},
 		HTTP2: cfg.H2,
 	}
+	name := cfg.Name
+	c.listener.Store(&name)
+	c.e.metrics.Floods(name, http2.CauseNames())
 	c.h1.Change(h1)
 	c.h2.Change(http2.Settings{Limits: h1.Limits, Timeouts: h1.Timeouts, MaxAge: cfg.MaxAge, AgeGrace: cfg.MaxAgeGrace})
 }

@@ -41,6 +41,9 @@ func (c Cause) String() string {
 	return "unknown"
 }
 
+// CauseNames returns the words of all causes.
+func CauseNames() []string { return causeNames[1:] }
+
 // What frames cost that make weir work and the peer not. They are paid from one
 // purse of calmBurst, into which flow calmRate a second, and what useful work
 // earns: requests that were answered, and content. So a flood ends after a

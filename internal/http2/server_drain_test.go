@@ -137,7 +137,7 @@ func TestMaxAge(t *testing.T) {
 		p.headers(1, true, get("/wait")...)
 		time.Sleep(26 * time.Second)
 		p.expect()
-		time.Sleep(4 * time.Second)
+		time.Sleep(5500 * time.Millisecond) // told within 30 s, and named the last stream a second later
 		p.expect(firstGoAway, leavePinged, "GOAWAY 0 last 1 NO_ERROR")
 		time.Sleep(10 * time.Second)
 		if heard := p.take(); !p.ended() || !slices.Contains(heard, "GOAWAY 0 last 1 NO_ERROR too old") {

@@ -41,6 +41,7 @@ type Metrics struct {
 	now      func() time.Time
 	registry *prometheus.Registry
 	bugs     *prometheus.CounterVec
+	floods   *prometheus.CounterVec
 	reloads  *prometheus.CounterVec
 	upgrades *prometheus.CounterVec
 	orders   *prometheus.CounterVec
@@ -119,12 +120,13 @@ func NewMetrics(opt MetricsOptions) *Metrics {
 	for _, outcome := range upgradeOutcomes {
 		m.upgrades.WithLabelValues(outcome)
 	}
+	m.floods = newFloods()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "weir_build_info", Help: "Always 1; the labels say what runs.",
 		ConstLabels: prometheus.Labels{"version": clean(opt.Version), "goversion": runtime.Version()},
 	})
 	build.Set(1)
-	m.registry.MustRegister(m.bugs, m.reloads, m.upgrades, m.orders, build, collector{m}, hostCollector{m},
+	m.registry.MustRegister(m.bugs, m.floods, m.reloads, m.upgrades, m.orders, build, collector{m}, hostCollector{m},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

@@ -112,6 +112,7 @@ func TestNames(t *testing.T) {
 		"weir_upgrades_total":             "COUNTER outcome",
 		"weir_accept_overflows_total":     "COUNTER ",
 		"weir_bug_total":                  "COUNTER where",
+		"weir_http2_floods_total":         "COUNTER cause,listener",
 		"weir_accept_queue_length":        "GAUGE listener",
 		"weir_accept_queue_limit":         "GAUGE listener",
 		"weir_time_wait":                  "GAUGE ",
@@ -127,6 +128,8 @@ func TestNames(t *testing.T) {
 		"weir_certificate_expiry_timestamp_seconds": "GAUGE listener,name",
 	}
 	m := NewMetrics(MetricsOptions{Version: "1.2.3"})
+	m.Floods("web", []string{"ping"})
+	m.Flood("web", "ping")
 	m.RegisterPools(func() []PoolGauges {
 		list := backends(3)
 		list[0].Address = "10.0.0.0:8080"
