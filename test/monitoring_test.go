@@ -45,7 +45,7 @@ var promised = map[string]string{
 	"weir_upgrades_total":             "outcome",
 	"weir_accept_overflows_total":     "",
 	"weir_bug_total":                  "where",
-	"weir_http2_floods_total":         "cause listener",
+	"weir_floods_total":               "cause listener",
 	"weir_accept_queue_length":        "listener",
 	"weir_accept_queue_limit":         "listener",
 	"weir_ephemeral_ports_free":       "destination",

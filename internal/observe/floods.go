@@ -6,7 +6,7 @@ import "github.com/prometheus/client_golang/prometheus"
 
 func newFloods() *prometheus.CounterVec {
 	return prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "weir_http2_floods_total",
+		Name: "weir_floods_total",
 		Help: "HTTP/2 connections of clients that were ended because of what there was too much of.",
 	}, []string{"listener", "cause"})
 }

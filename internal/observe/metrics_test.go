@@ -112,7 +112,7 @@ func TestNames(t *testing.T) {
 		"weir_upgrades_total":             "COUNTER outcome",
 		"weir_accept_overflows_total":     "COUNTER ",
 		"weir_bug_total":                  "COUNTER where",
-		"weir_http2_floods_total":         "COUNTER cause,listener",
+		"weir_floods_total":               "COUNTER cause,listener",
 		"weir_accept_queue_length":        "GAUGE listener",
 		"weir_accept_queue_limit":         "GAUGE listener",
 		"weir_time_wait":                  "GAUGE ",
