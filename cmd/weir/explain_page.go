@@ -218,6 +218,9 @@ func (p *page) backends(e *admin.ExplainedPool) {
 		if c.Limit > 0 {
 			more = append(more, fmt.Sprintf("%d of %d in flight", c.InFlight, c.Limit))
 		}
+		if c.Tunnels > 0 {
+			more = append(more, fmt.Sprintf("%d open tunnels", c.Tunnels))
+		}
 		if c.Factor > 0 {
 			more = append(more, fmt.Sprintf("latency %.3g ms, which counts as %.3g times the mean", c.LatencyMS, c.Factor))
 		}

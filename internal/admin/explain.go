@@ -174,6 +174,7 @@ type ExplainedCandidate struct {
 	Cause     string  `json:"cause,omitempty"`  // of the state, in words
 	Load      float64 `json:"load"`             // in flight, and what failed attempts still count
 	InFlight  int64   `json:"in_flight"`
+	Tunnels   int64   `json:"tunnels,omitempty"` // of InFlight, open tunnels
 	Limit     int64   `json:"limit,omitempty"`
 	LatencyMS float64 `json:"latency_ms,omitempty"` // what peak_ewma knows
 	Factor    float64 `json:"factor,omitempty"`     // how many times as slow as the mean that counts

@@ -197,6 +197,9 @@ func (x *explainer) pool(out *admin.Explanation, p *livePool, rt *l7.Route, told
 	from, _ := p.find.sources()
 	for i := range out.Pool.Candidates {
 		out.Pool.Candidates[i].Source = from[out.Pool.Candidates[i].ID]
+		if f := p.driver.engine.front; f != nil { // a file that is explained has none
+			out.Pool.Candidates[i].Tunnels = int64(f.tunnels.On(e.Snapshot.Backends[i].Backend))
+		}
 	}
 	if cfg := x.gen.Plan.Pool(rt.PoolName); e.Keyed && cfg != nil {
 		out.Pool.Key = keyInWords(cfg)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/balance"
+	"github.com/weirlb/weir/internal/admin"
 )
 
 // tunnelBackend agrees to every upgrade and then says nothing.
@@ -127,4 +128,38 @@ func TestRevivedBackendKeepsConnections(t *testing.T) {
 		_, _ = get(c, r.front+"/")
 		return targetOf(gone).up.Stats().Idle > 0
 	})
+}
+
+// TestTunnelsAreShown counts tunnels in status and explain, ends those of a
+// backend that drains within its spread, and lets those live that are left when
+// the drain is taken back.
+func TestTunnelsAreShown(t *testing.T) {
+	b := tunnelBackend(t)
+	r := start(t, fmt.Sprintf(`admin: {bind: "127.0.0.1:0"}
+listeners: {web: {bind: "127.0.0.1:0", pool: app}}
+pools: {app: {backends: ["http://%s"], drain: {deadline: 1h, spread: 1h}}}
+shutdown: {delay: none, deadline: 500ms}
+`, b))
+	for range 40 {
+		tunnel(t, r.front)
+	}
+	eventually(t, "all are open", func() bool { return r.Engine.front.tunnels.Open() == 40 })
+	if p, err := r.Pool("app"); err != nil || p.Tunnels != 40 || p.Members[0].Tunnels != 40 {
+		t.Errorf("%+v, %v", p, err)
+	}
+	x, err := r.Explain(admin.Question{URL: r.front + "/"})
+	if err != nil || x.Pool == nil || x.Pool.Candidates[0].Tunnels != 40 {
+		t.Errorf("%+v, %v", x, err)
+	}
+	if _, err := r.Patch("app", b, admin.Patch{Admin: "draining"}); err != nil {
+		t.Fatal(err)
+	}
+	left := func() int { return r.Engine.front.tunnels.Untold(r.gen.Load().pools["app"].pool.Snapshot().Backends[0].Backend) }
+	eventually(t, "the first is told", func() bool { return left() < 40 })
+	if _, err := r.Patch("app", b, admin.Patch{Admin: "enabled"}); err != nil {
+		t.Fatal(err)
+	}
+	if n := left(); n < 30 {
+		t.Errorf("%d are left of 40 that are ended within an hour", n)
+	}
 }
