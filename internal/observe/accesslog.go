@@ -58,6 +58,7 @@ type AccessLog struct {
 
 	// Atomic.
 	dropped atomic.Uint64
+	behind  atomic.Int64 // when it was said last that the writer is behind: Unix ns; 0: never
 	closed  atomic.Bool
 	stop    sync.Once
 	shards  [logShards]logShard
@@ -192,12 +193,22 @@ func (l *AccessLog) Write(r *Record) {
 	}
 	switch {
 	case full:
-		l.dropped.Add(1)
+		l.full(l.dropped.Add(1))
 	case was == 0:
 		signal(l.wake)
 	case was < l.max/logEagerPart && was+len(line) >= l.max/logEagerPart:
 		signal(l.eager)
 	}
+}
+
+// full says once a minute that lines find no room: the writer, which may wait for
+// the reader of a pipe, cannot say so. Nor does the caller wait for the log.
+func (l *AccessLog) full(dropped uint64) {
+	now, was := time.Now().UnixNano(), l.behind.Load()
+	if was != 0 && now-was < int64(logComplain) || !l.behind.CompareAndSwap(was, now) {
+		return
+	}
+	go l.log.Error("access log is written too slowly, or whoever reads it has stopped: lines are lost", "path", l.path, "lines_lost_so_far", dropped)
 }
 
 func signal(c chan struct{}) {

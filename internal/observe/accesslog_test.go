@@ -198,6 +198,14 @@ func logOnto(t *testing.T, f *os.File, opt AccessLogOptions) *AccessLog {
 	return l
 }
 
+// saidLines are lines of a log.
+type saidLines chan string
+
+func (s saidLines) Write(p []byte) (int, error) {
+	s <- string(p)
+	return len(p), nil
+}
+
 // TestAccessLogNeverBlocks: the reader of a pipe has stopped.
 func TestAccessLogNeverBlocks(t *testing.T) {
 	r, w, err := os.Pipe()
@@ -215,7 +223,8 @@ func TestAccessLogNeverBlocks(t *testing.T) {
 	if err := w.SetWriteDeadline(time.Time{}); err != nil {
 		t.Fatal(err)
 	}
-	l := logOnto(t, w, AccessLogOptions{Buffer: 64 << 10})
+	said := make(saidLines, 8)
+	l := logOnto(t, w, AccessLogOptions{Buffer: 64 << 10, Logger: slog.New(slog.NewTextHandler(said, nil))})
 	const n = 20000
 	start := time.Now()
 	for range n {
@@ -226,6 +235,9 @@ func TestAccessLogNeverBlocks(t *testing.T) {
 	}
 	if l.Dropped() == 0 {
 		t.Error("nothing was dropped")
+	}
+	if line := <-said; !strings.Contains(line, "whoever reads it has stopped") || len(said) > 0 {
+		t.Errorf("said %q, and %d more", line, len(said))
 	}
 	if err := l.Close(50 * time.Millisecond); err == nil {
 		t.Error("Close of a stuck log reported success")
