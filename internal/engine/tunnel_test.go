@@ -154,7 +154,9 @@ shutdown: {delay: none, deadline: 500ms}
 	if _, err := r.Patch("app", b, admin.Patch{Admin: "draining"}); err != nil {
 		t.Fatal(err)
 	}
-	left := func() int { return r.Engine.front.tunnels.Untold(r.gen.Load().pools["app"].pool.Snapshot().Backends[0].Backend) }
+	left := func() int {
+		return r.Engine.front.tunnels.Untold(r.gen.Load().pools["app"].pool.Snapshot().Backends[0].Backend)
+	}
 	eventually(t, "the first is told", func() bool { return left() < 40 })
 	if _, err := r.Patch("app", b, admin.Patch{Admin: "enabled"}); err != nil {
 		t.Fatal(err)
