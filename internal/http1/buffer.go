@@ -51,11 +51,19 @@ type inbuf struct {
 	last    int           // length of the last read of content
 	tried   int           // length of the head when parsing was last worth it
 	get     func() []byte // takeHeadBuffer, bound once: no closure per read
+	most    int           // what getBody returns at most
+	getBody func() []byte // takeBody, bound by the first that needs it
 }
 
 func (b *inbuf) attach(nc *netconn.Conn) {
 	b.nc = nc
 	b.get = takeHeadBuffer
+}
+
+// takeBody returns a buffer for as much content as may be read.
+func (b *inbuf) takeBody() []byte {
+	buf := takeBodyBuffer()
+	return buf[:min(len(buf), b.most)]
 }
 
 func (b *inbuf) buffered() []byte { return b.buf[b.r:b.w] }
@@ -158,35 +166,53 @@ func (b *inbuf) consumeHead(n int) {
 
 // moreBody reads content when none is buffered; at most limit bytes. It reads
 // behind the head while that is enough, and into a larger buffer while content
-// fills that up.
+// fills that up. The larger one is held only while there is content: many who
+// stop in the midst of theirs would hold most of the memory.
 func (b *inbuf) moreBody(limit int64) error {
 	head := b.buf
 	if b.base != nil {
 		head = b.base
 	}
 	room := len(head) - b.headEnd
-	bulk := room < smallRead || b.last >= room && limit > int64(room)
-	switch {
-	case bulk && b.base == nil:
-		b.base, b.buf = b.buf, takeBodyBuffer()
-	case !bulk && b.base != nil && b.last < smallRead:
+	if bulk := room < smallRead || b.last >= room && limit > int64(room); bulk || b.base != nil && b.last >= smallRead {
+		return b.moreBulk(limit)
+	}
+	if b.base != nil {
 		giveBuffer(b.buf)
 		b.buf, b.base = b.base, nil
 	}
-	start := 0
-	if b.base == nil {
-		start = b.headEnd
-	}
-	into := b.buf[start:]
+	into := b.buf[b.headEnd:]
 	if int64(len(into)) > limit {
 		into = into[:limit]
 	}
-	b.r, b.w = start, start
+	b.r, b.w = b.headEnd, b.headEnd
 	n, err := b.nc.Read(into)
+	return b.came(n, err)
+}
+
+// moreBulk is moreBody for content that keeps coming.
+func (b *inbuf) moreBulk(limit int64) error {
+	if b.base == nil {
+		b.base = b.buf
+	} else {
+		giveBuffer(b.buf)
+	}
+	b.buf, b.r, b.w = nil, 0, 0
+	b.most = int(min(limit, bodySize))
+	if b.getBody == nil {
+		b.getBody = b.takeBody
+	}
+	var n int
+	var err error
+	b.buf, n, err = b.nc.ReadHolding(b.getBody, giveBuffer)
+	return b.came(n, err)
+}
+
+func (b *inbuf) came(n int, err error) error {
 	b.w += n
 	b.last = n
 	if n > 0 {
-		err = nil // it comes again
+		return nil // it comes again
 	}
 	return err
 }

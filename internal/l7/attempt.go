@@ -152,6 +152,9 @@ func (e *exchange) connect() Failure {
 		}
 	}
 	e.fresh = false
+	if e.x.isShort() {
+		return shortage()
+	}
 	e.watchClient()
 	by := earliest(after(e.now, e.rt.Timeouts.Connect), e.headBy)
 	up, err := e.target.Dial(e.now, by, e.w.aborted())
@@ -160,6 +163,11 @@ func (e *exchange) connect() Failure {
 	e.rec.Connect = e.now.Sub(dialed)
 	e.rec.Reused = false
 	switch {
+	case err == nil && e.x.isShort():
+		// Many wait for slow backends, and what they would take once connected is more
+		// than the last of the memory.
+		up.Close()
+		return shortage()
 	case err == nil:
 		e.use(up, false)
 		return Failure{}

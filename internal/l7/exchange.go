@@ -275,7 +275,7 @@ func (e *exchange) admit() Failure {
 // proxy carries the request to a backend and the answer back.
 func (e *exchange) proxy() Failure {
 	if e.x.isShort() {
-		return Failure{Fault: FaultWeir, Reason: message.LocalMemory, Detail: "no memory left for further requests"}
+		return shortage()
 	}
 	t := &e.rt.Timeouts
 	if !e.req.WebSocket { // an upgrade has its own times (S7)

@@ -83,6 +83,12 @@ func (f *Failure) retriable() bool {
 	return f.Phase >= PhaseConnect && f.Phase <= PhaseAwait && f.Fault != FaultClient
 }
 
+// shortage refuses what would take more memory than there is. It is for no other
+// attempt, so it has no phase of one.
+func shortage() Failure {
+	return Failure{Fault: FaultWeir, Reason: message.LocalMemory, Kind: pool.LocalFault, Detail: "no memory left for further requests"}
+}
+
 func clientGone(p Phase, err error) Failure {
 	return Failure{Fault: FaultClient, Phase: p, Reason: message.ClientAbort, Kind: pool.Canceled, Err: err}
 }

@@ -58,6 +58,45 @@ func TestReadIntoWaitsWithoutBuffer(t *testing.T) {
 	})
 }
 
+// TestReadHolding: a buffer is held only while there are bytes, none is lost, and
+// what is kept for another read stays.
+func TestReadHolding(t *testing.T) {
+	kinds(t, func(t *testing.T, a, b *Conn) {
+		held := 0
+		get := func() []byte { held++; return make([]byte, 4096) }
+		put := func([]byte) { held-- }
+		for _, size := range []int{1, 1025, 4096, 20_000} {
+			a.SetReadDeadline(clock.Now().Add(5 * time.Millisecond))
+			if buf, n, err := a.ReadHolding(get, put); n != 0 || held != 0 && buf == nil || !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Fatalf("size %d: idle: %d held, %d bytes, %v", size, held, n, err)
+			}
+			if a.raw != nil && held != 0 {
+				t.Fatalf("%d buffers are held after a wait", held)
+			}
+			held = 0
+			a.SetReadDeadline(clock.Now().Add(patience))
+			data := bytes.Repeat([]byte{byte(size)}, size)
+			go func() { _, _ = b.Write(data) }()
+			var got []byte
+			for len(got) < size {
+				buf, n, err := a.ReadHolding(get, put)
+				if err != nil || n < 1 || held != 1 {
+					t.Fatalf("size %d: %d bytes, %d held, %v", size, n, held, err)
+				}
+				got = append(got, buf[:n]...)
+				held = 0
+			}
+			if !bytes.Equal(got, data) {
+				t.Fatalf("size %d: bytes differ", size)
+			}
+		}
+		_ = b.CloseWrite()
+		if _, n, err := a.ReadHolding(get, put); n != 0 || err != io.EOF { //nolint:errorlint // io.EOF is never wrapped
+			t.Errorf("end: %d bytes, %v", n, err)
+		}
+	})
+}
+
 // TestReadIntoWhole: bytes that are there, or come while it waits, come whole
 // when they fit.
 func TestReadIntoWhole(t *testing.T) {
