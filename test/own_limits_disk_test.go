@@ -39,12 +39,6 @@ pools: {app: {backends: [%[2]s], health: {active: {interval: 1s}}}}
 			c.get(t, "/", 200)
 		}
 	}
-	command := func(args ...string) {
-		t.Helper()
-		if out, err := exec.Command(binary, append(args, "--admin", w.admin)...).CombinedOutput(); err != nil {
-			t.Fatalf("weir %v: %v\n%s", args, err, out)
-		}
-	}
 	state := func() []byte {
 		text, _ := os.ReadFile(filepath.Join(inside, "state"))
 		return text
@@ -54,7 +48,7 @@ pools: {app: {backends: [%[2]s], health: {active: {interval: 1s}}}}
 		ids = append(ids, id)
 	}
 	ask(3)
-	command("drain", "app/"+ids[0])
+	w.command(t, "drain", "app/"+ids[0])
 	eventually(t, 10*time.Second, "the state is written", func() bool { return bytes.Contains(state(), []byte("drain")) })
 	whole := state()
 
@@ -74,7 +68,7 @@ pools: {app: {backends: [%[2]s], health: {active: {interval: 1s}}}}
 		ask(20)
 		return w.sum(t, "weir_log_dropped_total", "") > 0
 	})
-	command("enable", "app/"+ids[0])
+	w.command(t, "enable", "app/"+ids[0])
 	eventually(t, 10*time.Second, "the state cannot be written", func() bool {
 		return w.sum(t, "weir_state_file_writes_total", `outcome="failure"`) > 0
 	})
@@ -85,7 +79,7 @@ pools: {app: {backends: [%[2]s], health: {active: {interval: 1s}}}}
 		t.Errorf("left behind: %v", left)
 	}
 	w.unharmed(t, "")
-	command("reload") // the shortage is no reason to refuse one
+	w.command(t, "reload") // the shortage is no reason to refuse one
 	ask(20)
 	for _, s := range []string{"access log cannot be written", "the state file cannot be written"} {
 		if n := strings.Count(w.out.String(), s); n != 1 {
@@ -102,7 +96,7 @@ pools: {app: {backends: [%[2]s], health: {active: {interval: 1s}}}}
 		text, _ := os.ReadFile(filepath.Join(inside, "access.log"))
 		return len(text) > len(was)
 	})
-	command("drain", "app/"+ids[1])
+	w.command(t, "drain", "app/"+ids[1])
 	eventually(t, 10*time.Second, "the state is written again", func() bool { return bytes.Contains(state(), []byte(ids[1])) && !bytes.Equal(state(), whole) })
 	text, err := os.ReadFile(filepath.Join(inside, "access.log"))
 	if err != nil {
@@ -116,5 +110,13 @@ pools: {app: {backends: [%[2]s], health: {active: {interval: 1s}}}}
 	}
 	if torn > 1 { // where the disk became full
 		t.Errorf("%d lines are torn", torn)
+	}
+}
+
+// command runs weir's client against w.
+func (w *weir) command(t *testing.T, args ...string) {
+	t.Helper()
+	if out, err := exec.Command(binary, append(args, "--admin", w.admin)...).CombinedOutput(); err != nil {
+		t.Fatalf("weir %v: %v\n%s", args, err, out)
 	}
 }
