@@ -94,8 +94,7 @@ var scaleUp = &Scenario{
 	Doc: []string{
 		"Shows why adding servers may not help: clients hold connections (WebSockets, streams) for minutes, and each was placed when it was opened. A newcomer only gets what is opened after it came.",
 		"Look at 'busiest/mean', the connections of the busiest server over the mean, three minutes after the servers came, and at how many of the connections the newcomers hold.",
-		"What to learn: bound the age of connections, or let the balancer end the surplus, or new capacity stays idle while the old servers stay full. An autoscaler that looks at the mean then adds more of what does not help.",
-		"'rebalanced' is the balancer's own 'rebalance' with its defaults: 10 % of all connections may be ended in a minute, where a server holds over a fifth more than its part.",
+		"What to learn: bound the age of connections, or let the balancer end the surplus, or new capacity stays idle while the old servers stay full. An autoscaler that looks at the mean then adds more of what does not help. 'rebalanced' is the balancer's own 'rebalance' with its defaults: 10 % of all connections may be ended in a minute, where a server holds over a fifth more than its part.",
 	},
 	Defaults: Options{Policies: []string{"p2c", "least_request"}, Backends: 4, Requests: 2000},
 	counts:   "connections",
