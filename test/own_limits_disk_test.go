@@ -18,6 +18,7 @@ import (
 // Requests go on, lost lines are counted and said once, the state file keeps its
 // old content whole, and both are written again when there is room.
 func TestOwnDisk(t *testing.T) {
+	t.Parallel() // it waits, mostly
 	if os.Getuid() != 0 {
 		t.Skip("mounting needs root")
 	}

@@ -20,6 +20,7 @@ import (
 // go on, lines are held in 4 MiB and then lost and counted, the log of weir says
 // so once, and when the reader goes on it gets whole lines again.
 func TestOwnLogReader(t *testing.T) {
+	t.Parallel() // it waits, mostly
 	path := t.TempDir() + "/pipe"
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
 		t.Skip(err)

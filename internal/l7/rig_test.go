@@ -37,13 +37,14 @@ func TestMain(m *testing.M) {
 // rig is a whole data plane on loopback: a listener, the codec, an exchanger, a
 // pool without probes, and real connections to scripted backends.
 type rig struct {
-	t    *testing.T
-	x    *Exchanger
-	h    *Handler
-	rt   *Route
-	pool *pool.Pool
-	srv  *http1.Server
-	addr string
+	short func() bool // nil, or Options.Short
+	t     *testing.T
+	x     *Exchanger
+	h     *Handler
+	rt    *Route
+	pool  *pool.Pool
+	srv   *http1.Server
+	addr  string
 
 	upstreams upstream.Options
 	wrap      func(Target) Target
@@ -117,6 +118,7 @@ func newRig(t *testing.T, addrs []string, opts ...rigOptions) *rig {
 	}
 	r.x = New(Options{
 		Handler: func() *Handler { return r.h },
+		Short:   r.short,
 		Bug: func(where string, v any) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
