@@ -113,6 +113,7 @@ func TestNames(t *testing.T) {
 		"weir_accept_overflows_total":     "COUNTER ",
 		"weir_bug_total":                  "COUNTER where",
 		"weir_floods_total":               "COUNTER cause,listener",
+		"weir_acme_orders_total":          "COUNTER outcome",
 		"weir_accept_queue_length":        "GAUGE listener",
 		"weir_accept_queue_limit":         "GAUGE listener",
 		"weir_time_wait":                  "GAUGE ",
