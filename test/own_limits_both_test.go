@@ -20,11 +20,10 @@ func TestOwnFilesAndDisk(t *testing.T) {
 	dir := t.TempDir()
 	// A file system of its own, in a mount namespace that goes with the process.
 	under := []string{tool(t, "unshare"), "--mount", "--propagation", "private", "/bin/sh", "-c",
-		`mount -t tmpfs -o size=128k none "$0" && head -c 120k /dev/zero > "$0/fill" && exec "$@"`, dir, tool(t, "prlimit"), "--nofile=256:1024"}
+		`mount -t tmpfs -o size=128k none "$0" && head -c 120k /dev/zero > "$0/fill" && exec "$@"`, dir, tool(t, "prlimit"), "--nofile=256:256"}
 	config := strings.Replace(fmt.Sprintf(filesConfig, dir+"/access.log", slowBackends(t, 2, 100*time.Millisecond), ""),
 		"limits:", "state_file: "+dir+"/state\nlimits:", 1)
 	w := startRunUnder(t, under, config)
-	setFiles(t, w, 256) // weir has raised it
 	good := keptClient(t, w)
 	good.get(t, "/a", 200)
 	idle := dialMany(t, w.addr, 300)
