@@ -8,6 +8,8 @@ import (
 	"net"
 	"sync"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // Backend is a server whose connections follow a script.
@@ -131,12 +133,21 @@ func Always(tb testing.TB, answer string) *Backend {
 // Dead returns an address on loopback that refuses connections.
 func Dead(tb testing.TB) string {
 	tb.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	// Bound and not listening: as long as the test lasts nobody else can get the
+	// port, the proxy under test least of all.
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	defer func() { _ = ln.Close() }()
-	return ln.Addr().String()
+	tb.Cleanup(func() { _ = unix.Close(fd) })
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		tb.Fatal(err)
+	}
+	at, err := unix.Getsockname(fd)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return fmt.Sprintf("127.0.0.1:%d", at.(*unix.SockaddrInet4).Port) //nolint:errcheck,forcetypeassert // what was bound
 }
 
 // FreeAddr returns an address on loopback that nobody listens on, and that stays
