@@ -41,7 +41,7 @@ limits: {requests: 5, pool_requests: 9, queue: 3, queue_timeout: 1s}
 subset: {size: 1, index: 2, count: 10}
 zone: {local: eu, min_size: 2}
 overprovisioning: 1.2
-drain: {deadline: 7s}
+drain: {deadline: 7s, spread: 3s}
 `), 42)
 	if err != nil {
 		t.Fatal(err)
@@ -58,6 +58,7 @@ drain: {deadline: 7s}
 		Panic:            pool.Panic{Threshold: 0.3, Then: pool.ThenFailover, Floor: 2},
 		Limits:           pool.Limits{BackendRequests: 5, PoolRequests: 9, Queue: 3, QueueTimeout: time.Second},
 		DrainDeadline:    7 * time.Second,
+		DrainSpread:      3 * time.Second,
 		Zone:             pool.Zone{Local: "eu", MinSize: 2},
 		Overprovisioning: 1.2,
 		Subset:           pool.Subset{Size: 1, Index: 2, Count: 10},
