@@ -44,6 +44,7 @@ func (f *front) newListener(slot int) *liveListener {
 		},
 		Bug:     e.bug,
 		Short:   e.memory.short.Load,
+		Grow:    e.memory.grow,
 		Budget:  &e.memory.budget,
 		Failed:  e.failures.Note,
 		Tunnels: f.tunnels,
@@ -69,9 +70,10 @@ func (f *front) options(cfg *config.Listener) listen.Options {
 		OnRefused: func(r listen.Refusal) { e.refused(name, r) },
 		OnPanic:   func(v any, stack []byte) { e.bugAt("connection", v, stack) },
 		Relieve:   e.relief.one,
-		Short:     e.memory.short.Load,
+		Short:     func() bool { return !e.memory.grow(roomConn) },
 	}
 	if t := cfg.TLS; t != nil {
+		opt.Short = func() bool { return !e.memory.grow(roomConnTLS) }
 		opt.TLS = &listen.TLSOptions{MinVersion: t.MinVersion, ClientAuth: clientAuth(t), TicketKeysFile: t.TicketKeysFile}
 		if len(t.ACME) > 0 {
 			opt.TLS.Managed, opt.TLS.ManagedNames = e.issued.next, t.ACME

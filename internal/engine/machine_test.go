@@ -78,6 +78,7 @@ func newTestMemory(limit, group int64) (m *memory, set func(mapped, needed, grou
 	fs := fstest.MapFS{}
 	m = &memory{log: slog.New(slog.DiscardHandler), read: func() memoryUse { return use }, said: func(bool) {}}
 	m.limit.Store(limit)
+	m.within = group // as of a group so large that usable takes nothing off
 	m.group = memoryGroup{root: fs, limit: group, usage: "current", stat: "stat", caches: []string{"inactive_file"}}
 	return m, func(mapped, needed, group int64) {
 		use = memoryUse{mapped, needed}

@@ -50,13 +50,19 @@ type memory struct {
 	log   *slog.Logger
 	group memoryGroup
 	own   bool // the runtime's limit is weir's own choice, and is moved
-	read  func() memoryUse
-	said  func(bool) // hears when short begins and ends
+	// within is what of the group's limit is worked with, see usable; 0: no group.
+	within int64
+	read   func() memoryUse
+	said   func(bool) // hears when short begins and ends
 
 	limit   atomic.Int64 // of the runtime; math.MaxInt64: none
 	budget  netconn.Budget
 	pressed atomic.Bool
 	short   atomic.Bool
+	room    atomic.Int64 // left of what the last look granted, see grow
+
+	mu      sync.Mutex // held while looking
+	granted int64      // by the last look
 
 	collected time.Time // owned by the loop
 	quit      chan struct{}
@@ -72,6 +78,11 @@ type memoryUse struct {
 func newMemory(log *slog.Logger, m *Machine) *memory {
 	out := &memory{log: log, own: m.MemoryLimit > 0, read: readMemory, said: func(bool) {}, quit: make(chan struct{})}
 	out.group = findMemoryGroup(os.DirFS("/"))
+	if out.group.limit > 0 {
+		out.within = usable(out.group.limit)
+	} else {
+		out.room.Store(math.MaxInt64 / 2)
+	}
 	out.limit.Store(debug.SetMemoryLimit(-1))
 	out.share(out.limit.Load())
 	return out
@@ -88,7 +99,10 @@ func (m *memory) start() {
 		for {
 			select {
 			case <-t.C:
-				t.Reset(m.look())
+				m.mu.Lock()
+				next := m.look()
+				m.mu.Unlock()
+				t.Reset(next)
 				m.collect()
 			case <-m.quit:
 				return
@@ -106,7 +120,7 @@ func (m *memory) close() {
 // closing reports that client connections are not to be kept.
 func (m *memory) closing() bool { return m.pressed.Load() || m.short.Load() }
 
-// look compares, and returns when to look again.
+// look compares, and returns when to look again. m.mu is held.
 func (m *memory) look() time.Duration {
 	u, group := m.read(), m.group.used()
 	if m.own && group > 0 {
@@ -118,8 +132,8 @@ func (m *memory) look() time.Duration {
 
 	// What the collector can give back is no reason to refuse anybody.
 	held := group - (u.mapped - u.needed)
-	need, kill := part(u.needed, limit), part(held, m.group.limit)
-	over, all := part(u.mapped, limit), part(group, m.group.limit)
+	need, kill := part(u.needed, limit), part(held, m.within)
+	over, all := part(u.mapped, limit), part(group, m.within)
 	if part(u.mapped, m.group.limit) < groupOwn {
 		kill, all = 0, 0
 	}
@@ -133,6 +147,7 @@ func (m *memory) look() time.Duration {
 		m.log.Info("there is memory again: nothing is refused for it", "needed", u.needed, "limit", limit, "group", group, "group_limit", m.group.limit)
 		m.said(false)
 	}
+	m.grant(group)
 	if max(need, kill, over) < memoryNear {
 		return memoryEvery
 	}
@@ -161,7 +176,7 @@ func (m *memory) press(mapped, limit int64) {
 // group (the kernel's buffers, a process that hands over), do not come to more
 // than the group may have.
 func (m *memory) makeRoom(others int64) {
-	most := float64(m.group.limit)
+	most := float64(m.within)
 	want := min(groupShort*most-float64(max(others, 0)), memoryShare*most)
 	want = max(want, groupOwn*most)
 	if was := float64(m.limit.Load()); want < was*0.99 || want > was*1.01 {

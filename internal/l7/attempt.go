@@ -152,7 +152,7 @@ func (e *exchange) connect() Failure {
 		}
 	}
 	e.fresh = false
-	if e.x.isShort() {
+	if e.x.isShort() || !e.x.mayGrow(dialGrowth) {
 		return shortage()
 	}
 	e.watchClient()

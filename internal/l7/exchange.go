@@ -30,6 +30,11 @@ type Options struct {
 	// Short reports that there is no memory for further requests to backends. It is
 	// called once per exchange and must not block. nil: there always is.
 	Short func() bool
+	// Grow reports that the exchange may take about n bytes more, which it does not
+	// give back by a call. It is called before a backend is dialed and before content
+	// is sent by a goroutine of its own; it may look at the process's memory, which
+	// takes a fraction of a millisecond. nil: it always may.
+	Grow func(n int64) bool
 	// Budget is what content kept for a replay takes together with others. nil: no
 	// bound.
 	Budget *netconn.Budget
@@ -50,7 +55,8 @@ type Exchanger struct {
 	// Constant.
 	load   func() *Handler
 	bug    func(where string, v any)
-	short  func() bool // nil: never
+	short  func() bool        // nil: never
+	grow   func(n int64) bool // nil: always true
 	budget *netconn.Budget
 	tap    func(*observe.Record)
 	fail   func(*observe.Record)
@@ -65,7 +71,7 @@ type Exchanger struct {
 
 // New returns an Exchanger.
 func New(opt Options) *Exchanger {
-	x := &Exchanger{load: opt.Handler, bug: opt.Bug, short: opt.Short, budget: opt.Budget, tap: opt.Record, fail: opt.Failed, tunnels: opt.Tunnels}
+	x := &Exchanger{load: opt.Handler, bug: opt.Bug, short: opt.Short, grow: opt.Grow, budget: opt.Budget, tap: opt.Record, fail: opt.Failed, tunnels: opt.Tunnels}
 	if x.tunnels == nil {
 		x.tunnels = NewTunnels()
 	}
@@ -81,6 +87,14 @@ func New(opt Options) *Exchanger {
 }
 
 func (x *Exchanger) isShort() bool { return x.short != nil && x.short() }
+
+// What an exchange takes beyond what its client's connection has taken, measured.
+const (
+	dialGrowth = 16 << 10 // the connection to the backend, and the exchange while it waits there
+	pumpGrowth = 40 << 10 // a second goroutine, and the buffer that it reads into
+)
+
+func (x *Exchanger) mayGrow(n int64) bool { return x.grow == nil || x.grow(n) }
 
 // Cut says that client connections are about to be closed under their
 // exchanges: those that end by it count as drain_cut, not as the client's doing.

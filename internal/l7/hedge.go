@@ -145,6 +145,9 @@ func (h *hedge) ask() Failure {
 	up := h.target.Get(h.began, false)
 	h.reused = up != nil
 	if up == nil {
+		if !h.x.mayGrow(dialGrowth) {
+			return shortage()
+		}
 		by := earliest(after(h.began, h.times.Connect), h.by)
 		var err error
 		up, err = h.target.Dial(h.began, by, h.stop)

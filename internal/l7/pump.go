@@ -37,6 +37,7 @@ func (e *exchange) startPump() {
 	b.quit.Store(false)
 	b.failure = Failure{}
 	b.pumping = true
+	e.x.mayGrow(pumpGrowth) // the head has left: it is others who are refused
 	go e.pump(e.up)
 }
 
@@ -47,7 +48,10 @@ func (e *exchange) mayRetain(n int) int64 {
 	if !b.keeping {
 		return 0
 	}
-	if e.x.isShort() || !e.x.budget.Take(int64(n)) {
+	if n > 0 && (e.x.isShort() || !e.x.budget.Take(int64(n))) {
+		// What was kept is of no use without this piece.
+		e.x.budget.Give(b.charged)
+		b.charged, b.keep, b.keeping = 0, nil, false
 		return 0
 	}
 	b.charged += int64(n)

@@ -38,6 +38,7 @@ func TestMain(m *testing.M) {
 // pool without probes, and real connections to scripted backends.
 type rig struct {
 	short func() bool // nil, or Options.Short
+	grow  func(int64) bool
 	t     *testing.T
 	x     *Exchanger
 	h     *Handler
@@ -119,6 +120,7 @@ func newRig(t *testing.T, addrs []string, opts ...rigOptions) *rig {
 	r.x = New(Options{
 		Handler: func() *Handler { return r.h },
 		Short:   r.short,
+		Grow:    r.grow,
 		Bug: func(where string, v any) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
