@@ -3,6 +3,7 @@
 package http1
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"time"
@@ -133,7 +134,7 @@ func (c *ServerConn) readHead(until balance.Instant) waitResult {
 			switch {
 			case c.isHTTP2():
 				return waitOther
-			case e == errVersion && c.mayBeOther():
+			case e == errVersion && c.mayBeOther() && !namesHTTP(c.in.buffered()):
 				return c.refuseSilently(errForeign)
 			}
 			return c.refuse(e)
@@ -197,6 +198,13 @@ func (c *ServerConn) mayBeOther() bool {
 // errForeign is what neither version is: an answer would be in one that the
 // client has not shown to speak (RFC 9113 section 3.4 wants the end).
 var errForeign = &Error{Reason: message.BadRequest, Detail: "neither HTTP/1 nor the preface of HTTP/2", Silent: true}
+
+// namesHTTP reports that a first line says of itself to be HTTP, if in a wrong way
+// ("GET / http/1.1"): whoever sent it is told so.
+func namesHTTP(b []byte) bool {
+	line, _, _ := bytes.Cut(b, []byte("\n"))
+	return bytes.Contains(bytes.ToUpper(line), []byte("HTTP/"))
+}
 
 func (c *ServerConn) refuseSilently(e *Error) waitResult {
 	if f := c.link.srv.OnBadRequest; f != nil {
