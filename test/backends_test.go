@@ -96,26 +96,27 @@ func TestAddAndRemoveDocument(t *testing.T) {
 	_, section, _ := strings.Cut(string(text), "\n## Adding and removing backends\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	blocks := regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(section, -1)
-	if len(blocks) != 2 {
+	if len(blocks) != 3 {
 		t.Fatalf("%d blocks of commands", len(blocks))
 	}
 	first, added := freeAddr(t), freeAddr(t)
 	startBackend(t, first)
 	startBackend(t, added)
 	w := startProxy(t, "http://"+first)
-	place := strings.NewReplacer("10.0.1.23:8080", added, "127.0.0.1:9900", w.admin)
+	place := strings.NewReplacer("10.0.1.23:8080", added, "10.0.1.24:8080", freeAddr(t), "10.0.1.25:8080", freeAddr(t), "127.0.0.1:9900", w.admin)
+	blocks[2][1] = "weir add app http://10.0.1.23:8080\n" + blocks[2][1] // which the one before has removed
 	for i, block := range blocks {
 		cmd := exec.Command("/bin/bash", "-euo", "pipefail", "-c", `weir() { "`+binary+`" "$@" --admin `+w.admin+`; }`+"\n"+place.Replace(block[1]))
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v\n%s\n%s", err, block[1], out)
 		}
-		for _, word := range [][]string{{"with weight 2 ", "added by the API", "is gone"}, {`"source":"api"`, `"removed":true`}}[i] {
+		for _, word := range [][]string{{"with weight 2 ", "added by the API", "is gone"}, {`"source":"api"`, `"removed":true`}, {`"added":2`, `"removed":1`}}[i] {
 			if !strings.Contains(string(out), word) {
 				t.Errorf("%q is not in\n%s", word, out)
 			}
 		}
-		if all := w.backends(t, "app"); len(all) != 1 {
+		if all := w.backends(t, "app"); len(all) != []int{1, 1, 3}[i] {
 			t.Errorf("%v", all)
 		}
 	}
