@@ -73,7 +73,12 @@ func (e *exchange) relay() Failure {
 		}
 	}
 	if e.retryAfter {
-		e.rec.Detail = "backend answered 503 with Retry-After"
+		const asked = "backend answered 503 with Retry-After"
+		if e.rec.Detail == "" {
+			e.rec.Detail = asked
+		} else { // why it was not asked for elsewhere
+			e.rec.Detail = asked + "; " + e.rec.Detail
+		}
 	}
 	return Failure{}
 }

@@ -434,3 +434,14 @@ func TestIdempotencyKey(t *testing.T) {
 		})
 	}
 }
+
+// TestPassedOnFor: a 503 with Retry-After that is passed on although another
+// backend could have been asked says in the log why none was.
+func TestPassedOnFor(t *testing.T) {
+	busy := "HTTP/1.1 503 Busy\r\nRetry-After: 1\r\nContent-Length: 4\r\n\r\nbusy"
+	r := newRig(t, []string{weirtest.Always(t, busy).Addr(), weirtest.Always(t, busy).Addr()}, rigOptions{pool: func(c *pool.Config) { c.Retry = pool.Budget{} }})
+	r.roundTrip(get)
+	if rec, want := r.want(503, message.OK, true), "backend answered 503 with Retry-After; retry budget empty"; rec.Detail != want || rec.Attempts != 1 {
+		t.Errorf("%d attempts, %q, want %q", rec.Attempts, rec.Detail, want)
+	}
+}
