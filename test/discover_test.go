@@ -57,7 +57,13 @@ func (n *nameServer) write(zone []string) {
 	n.t.Helper()
 	zoneSerial++
 	text := fmt.Sprintf("$ORIGIN test.\n$TTL 1\n@ SOA ns host %d 1 1 1 1\n@ NS ns\nns A 127.0.0.1\n%s\n", zoneSerial, strings.Join(zone, "\n"))
-	if err := os.WriteFile(filepath.Join(n.dir, "test.zone"), []byte(text), 0o600); err != nil {
+	file := filepath.Join(n.dir, "test.zone")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+	// knotd reads a file again when its time is another one, to the second.
+	at := time.Now().Add(time.Duration(zoneSerial) * time.Second)
+	if err := os.Chtimes(file, at, at); err != nil {
 		n.t.Fatal(err)
 	}
 }
