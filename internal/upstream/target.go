@@ -17,7 +17,9 @@ import (
 )
 
 // peekAfter is how long a connection may have been idle to be used without a
-// look at it: nearly all reuse under load is younger.
+// look at it: nearly all reuse under load is younger. A request that must not be
+// replayed is worth a look in any case: what a backend sends beyond its answer
+// would cost it its own.
 const peekAfter = 5 * time.Millisecond
 
 // Target is one backend's connections. Make it with NewTarget and Close it. All
@@ -93,7 +95,7 @@ func (t *Target) Get(now balance.Instant, unsafe bool) *Conn {
 		case keep > 0 && c.idleFor >= keep, c.dies != 0 && now >= c.dies, c.epoch != t.set.Load().epoch, c.nc.Aborted(), t.moved(c):
 			c.Close()
 			continue
-		case c.idleFor > peekAfter:
+		case c.idleFor > peekAfter, unsafe:
 			if s := c.nc.Peek(); s != netconn.Quiet {
 				t.stale.Add(1)
 				c.Close()

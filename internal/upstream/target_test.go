@@ -4,6 +4,7 @@ package upstream
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -110,27 +111,32 @@ func TestStaleIsFound(t *testing.T) {
 			c.Request()
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			kept := make(chan struct{})
-			b := weirtest.NewBackend(t, func(c *weirtest.Conn) {
-				c.Request()
-				c.Send(okAnswer)
-				end(c, kept)
+		for _, unsafe := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, unsafe %v", name, unsafe), func(t *testing.T) {
+				kept := make(chan struct{})
+				b := weirtest.NewBackend(t, func(c *weirtest.Conn) {
+					c.Request()
+					c.Send(okAnswer)
+					end(c, kept)
+				})
+				target := newTarget(t, options(b.Addr()))
+				now := clock.Now()
+				c := mustDial(t, target)
+				nc := c.nc
+				use(t, target, c, now)
+				close(kept)
+				eventually(t, "end", func() bool { return nc.Peek().String() != "quiet" })
+				if !unsafe { // which is looked at in any case
+					now = now.Add(6 * time.Millisecond)
+				}
+				if got := target.Get(now, unsafe); got != nil {
+					t.Error("a dead connection was handed out")
+				}
+				if s := target.Stats(); s.Open != 0 || s.Stale != 1 {
+					t.Errorf("%+v", s)
+				}
 			})
-			target := newTarget(t, options(b.Addr()))
-			now := clock.Now()
-			c := mustDial(t, target)
-			nc := c.nc
-			use(t, target, c, now)
-			close(kept)
-			eventually(t, "end", func() bool { return nc.Peek().String() != "quiet" })
-			if got := target.Get(now.Add(6*time.Millisecond), false); got != nil {
-				t.Error("a dead connection was handed out")
-			}
-			if s := target.Stats(); s.Open != 0 || s.Stale != 1 {
-				t.Errorf("%+v", s)
-			}
-		})
+		}
 	}
 }
 
