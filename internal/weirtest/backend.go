@@ -7,9 +7,8 @@ import (
 	"math/rand/v2"
 	"net"
 	"sync"
+	"syscall"
 	"testing"
-
-	"golang.org/x/sys/unix"
 )
 
 // Backend is a server whose connections follow a script.
@@ -135,19 +134,19 @@ func Dead(tb testing.TB) string {
 	tb.Helper()
 	// Bound and not listening: as long as the test lasts nobody else can get the
 	// port, the proxy under test least of all.
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(func() { _ = unix.Close(fd) })
-	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+	tb.Cleanup(func() { _ = syscall.Close(fd) })
+	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
 		tb.Fatal(err)
 	}
-	at, err := unix.Getsockname(fd)
+	at, err := syscall.Getsockname(fd)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return fmt.Sprintf("127.0.0.1:%d", at.(*unix.SockaddrInet4).Port) //nolint:errcheck,forcetypeassert // what was bound
+	return fmt.Sprintf("127.0.0.1:%d", at.(*syscall.SockaddrInet4).Port) //nolint:errcheck,forcetypeassert // what was bound
 }
 
 // FreeAddr returns an address on loopback that nobody listens on, and that stays
