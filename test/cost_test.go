@@ -26,7 +26,7 @@ import (
 // data plane that has become a different one. `make bench` is the real figure.
 func TestCostBesidePeers(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "bench")
-	cmd := exec.Command("go", "run", "../bench", "-rounds", "3", "-seconds", "500ms",
+	cmd := exec.Command("go", "run", "../bench", "-rounds", "3", "-seconds", "1s",
 		"-proxies", "weir,nginx,haproxy", "-cases", "plain,tls,bulk", "-out", out)
 	cmd.Env = append(os.Environ(), "WEIR="+binary)
 	if text, err := cmd.CombinedOutput(); err != nil {

@@ -99,7 +99,7 @@ func spawnEnv(t *testing.T, env []string, name string, args ...string) *process 
 		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
 		<-p.done
 		if t.Failed() {
-			t.Logf("--- output of %s %s\n%s", p.name, strings.Join(args, " "), tail(p.out.String(), 4000))
+			t.Logf("--- output of %s %s\n%s", p.name, strings.Join(args, " "), tail(p.out.String(), 1500))
 		}
 	})
 	return p

@@ -282,24 +282,16 @@ type holding struct {
 	heap       int
 }
 
+// sockets lists the process's sockets, for a test that finds one too many.
+func (w *live) sockets() string {
+	out, err := exec.Command("sh", "-c", fmt.Sprintf("ls -l /proc/%d/fd; ss -xtanp | grep pid=%[1]d,", w.pid)).CombinedOutput()
+	return fmt.Sprintf("%s%v", out, err)
+}
+
 // use measures the process that serves: descriptors by /proc, goroutines and the
 // heap by the process' own profiles, the heap after a garbage collection.
 func (w *live) use() (u holding) {
 	w.t.Helper()
-	list, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", w.pid))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	for _, fd := range list {
-		to, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", w.pid, fd.Name()))
-		switch {
-		case err != nil: // closed meanwhile
-		case strings.HasPrefix(to, "pipe:"):
-			u.pipes++
-		default:
-			u.files++
-		}
-	}
 	field := func(path, before string) int {
 		text, err := w.get(path)
 		if err != nil {
@@ -315,6 +307,21 @@ func (w *live) use() (u holding) {
 	u.goroutines = field("/debug/pprof/goroutine?debug=1", "goroutine profile: total ")
 	for range 2 { // what a pool of buffers holds goes with the second collection
 		u.heap = field("/debug/pprof/heap?gc=1&debug=1", "# HeapAlloc = ")
+	}
+	// Only now is the connection that asks there at each measurement.
+	list, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", w.pid))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, fd := range list {
+		to, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", w.pid, fd.Name()))
+		switch {
+		case err != nil: // closed meanwhile
+		case strings.HasPrefix(to, "pipe:"):
+			u.pipes++
+		default:
+			u.files++
+		}
 	}
 	return u
 }

@@ -262,7 +262,7 @@ func TestUpgrades(t *testing.T) {
 	end := r.atRest()
 	t.Logf("%s; at first %+v, in the end %+v", l, rest, end)
 	if end.files > rest.files || end.goroutines > rest.goroutines+2 {
-		t.Errorf("at first %+v, in the end %+v", rest, end)
+		t.Errorf("at first %+v, in the end %+v:\n%s", rest, end, r.sockets())
 	}
 }
 
