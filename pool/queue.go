@@ -99,10 +99,12 @@ func (p *Pool) enqueue(w *waiter) Refusal {
 	q := &p.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if int(q.length.Load()) >= p.set.Load().Limits.Queue {
-		// The limits may have been widened since the request met them.
-		got := p.try(w, w.r.Now)
-		if got == Full {
+	if limits := &p.set.Load().Limits; int(q.length.Load()) >= limits.Queue {
+		got := QueueFull
+		if limits.PoolRequests == 0 && limits.BackendRequests == 0 {
+			got = p.try(w, w.r.Now) // it met limits that have been lifted since
+		}
+		if got == Full || got == QueueFull {
 			p.refusedFull()
 			got = QueueFull
 		}
