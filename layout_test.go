@@ -53,6 +53,7 @@ var walls = []wall{
 	{dir: "internal/http2", ours: []string{"balance", "internal/clock", "internal/http1", "internal/message", "internal/netconn"}},
 	{dir: "internal/upstream", ours: []string{"balance", "internal/clock", "internal/http1", "internal/inputfile", "internal/message", "internal/netconn"}},
 	{dir: "internal/l7", any: true, never: []string{"internal/admin", "internal/config", "internal/demo", "internal/engine", "internal/listen", "internal/probe", "internal/weirtest"}},
+	{dir: "internal/l4", ours: []string{"balance", "internal/clock", "internal/message", "internal/netconn", "internal/observe", "internal/proxyproto", "internal/upstream", "pool"}},
 	{dir: "internal/probe", ours: []string{"balance", "health", "internal/clock", "internal/http1", "internal/message", "internal/netconn", "internal/orca", "internal/upstream"}},
 	{dir: "internal/config", ours: []string{"internal/inputfile", "internal/logline", "internal/route"}},
 	{dir: "internal/lint", ours: []string{"internal/config"}, stdlib: true},
