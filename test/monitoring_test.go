@@ -60,6 +60,7 @@ var promised = map[string]string{
 	"weir_memory_limit_bytes":         "",
 	"weir_memory_needed_bytes":        "",
 	"weir_memory_short":               "",
+	"weir_memory_buffered_bytes":      "",
 	"weir_state_file_writes_total":    "outcome",
 	"weir_redispatches_total":         "cause pool",
 	"weir_hedges_total":               "outcome pool",
@@ -68,6 +69,7 @@ var promised = map[string]string{
 	"weir_discovery_held":             "pool",
 	"weir_discovery_answers_total":    "outcome pool",
 
+	"weir_memory_buffered_limit_bytes":             "",
 	"weir_discovery_last_answer_timestamp_seconds": "pool",
 	"weir_acme_orders_total":                       "outcome",
 	"weir_tls_handshakes_total":                    "listener outcome",

@@ -21,6 +21,9 @@ type Memory struct {
 	Limit  int64 `json:"limit_bytes"`  // that the runtime keeps to; 0: none
 	Needed int64 `json:"needed_bytes"` // that a garbage collection would not give back
 	Short  bool  `json:"short"`        // new connections and requests are refused for it
+
+	Buffered      int64 `json:"buffered_bytes"`       // held of requests and answers
+	BufferedLimit int64 `json:"buffered_limit_bytes"` // limits.buffered; 0: no bound
 }
 
 // Certificate is one that a listener serves.

@@ -119,7 +119,8 @@ type Shutdown struct {
 
 // Limits are the ceilings of the process.
 type Limits struct {
-	MaxConnections int64 // client connections; 0: auto, 80 % of half of RLIMIT_NOFILE
+	MaxConnections int64   // client connections; 0: auto, 80 % of half of RLIMIT_NOFILE
+	Buffered       float64 // part of the memory limit, or of memory, for content that is held; over 0
 }
 
 // Metrics configures the label values of metrics.

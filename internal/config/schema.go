@@ -80,7 +80,8 @@ var shutdownFields = []field[Shutdown]{
 var limitFields = []field[Limits]{
 	key("max_connections", "auto", integer[int64](1, manyInt), func(l *Limits) *int64 { return &l.MaxConnections },
 		"client connections of the process; auto is 80 % of half of RLIMIT_NOFILE").word("auto", 0),
-	later[Limits]("buffered", "10%", share(0.001, 0.9), "share of memory for buffered bodies"),
+	key("buffered", "10%", share(0.001, 0.9), func(l *Limits) *float64 { return &l.Buffered },
+		"part of GOMEMLIMIT, or else of memory, for what is held of all requests together: content kept for a replay, large heads, HTTP/2 content that the other side does not take yet"),
 }
 
 var metricFields = []field[Metrics]{

@@ -270,6 +270,7 @@ func (e *Engine) publish(g *Generation) {
 	}
 	e.level.Set(levelOf(&g.Plan.Log))
 	e.front.gate.SetLimit(maxConnections(g.Plan.Limits.MaxConnections, e.opt.Machine.Files))
+	e.memory.setBuffered(g.Plan.Limits.Buffered)
 	e.metrics.Change(g.Plan.Metrics.Codes == "exact", backendSeries(g.Plan))
 	e.front.detach(g.staged, e.gen.Load())
 	e.gen.Store(g)

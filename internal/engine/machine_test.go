@@ -4,6 +4,7 @@ package engine
 
 import (
 	"log/slog"
+	"math"
 	"runtime/debug"
 	"strconv"
 	"testing"
@@ -100,6 +101,38 @@ func TestMemoryPressure(t *testing.T) {
 	}
 	if u := readMemory(); u.needed <= 0 || u.mapped < u.needed {
 		t.Errorf("the runtime uses %+v", u)
+	}
+}
+
+// TestBuffered: the budget is its part of the runtime's limit, follows it, is of
+// the machine's memory where there is none, and changes by a reload.
+func TestBuffered(t *testing.T) {
+	m, _ := newTestMemory(1000, 0)
+	m.setBuffered(0.2)
+	if got := m.budget.Limit(); got != 200 {
+		t.Errorf("a fifth of 1000 is %d", got)
+	}
+	m.limit.Store(500)
+	if m.look(); m.budget.Limit() != 100 {
+		t.Errorf("a fifth of 500 is %d", m.budget.Limit())
+	}
+	m.total = 4000
+	m.limit.Store(math.MaxInt64)
+	if m.setBuffered(0.1); m.budget.Limit() != 400 {
+		t.Errorf("a tenth of a machine of 4000 is %d", m.budget.Limit())
+	}
+
+	a := backend(t, "a")
+	r := start(t, simple("", a))
+	tenth := r.memory.budget.Limit()
+	if tenth < 1<<20 || tenth != r.memory.gauges().BufferedLimit {
+		t.Fatalf("a tenth of this machine's memory is %d, said to be %d", tenth, r.memory.gauges().BufferedLimit)
+	}
+	if _, err := r.Reload(parse(t, simple("", a)+"\nlimits: {buffered: 20%}\n"), ReloadOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.memory.budget.Limit(); max(got-2*tenth, 2*tenth-got) > 1 {
+		t.Errorf("twice %d is %d", tenth, got)
 	}
 }
 

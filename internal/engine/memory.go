@@ -11,15 +11,12 @@ import (
 	"runtime/metrics"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/weirlb/weir/internal/netconn"
 	"github.com/weirlb/weir/internal/observe"
 )
-
-// bufferedShare is the part of the limit that large heads and content kept for a
-// replay may have: what limits.buffered is by default.
-const bufferedShare = 0.1
 
 const (
 	memoryEvery = time.Second
@@ -57,6 +54,8 @@ type memory struct {
 
 	limit   atomic.Int64 // of the runtime; math.MaxInt64: none
 	budget  netconn.Budget
+	total   int64         // of the machine, where the runtime has no limit; 0: unknown
+	part    atomic.Uint64 // of the limit that the budget has, a float64's bits
 	pressed atomic.Bool
 	short   atomic.Bool
 	room    atomic.Int64 // left of what the last look granted, see grow
@@ -84,8 +83,17 @@ func newMemory(log *slog.Logger, m *Machine) *memory {
 		out.room.Store(math.MaxInt64 / 2)
 	}
 	out.limit.Store(debug.SetMemoryLimit(-1))
-	out.share(out.limit.Load())
+	var host syscall.Sysinfo_t
+	if syscall.Sysinfo(&host) == nil {
+		out.total = int64(host.Totalram) * int64(host.Unit)
+	}
 	return out
+}
+
+// setBuffered says what part of the limit may be held (limits.buffered).
+func (m *memory) setBuffered(part float64) {
+	m.part.Store(math.Float64bits(part))
+	m.share(m.limit.Load())
 }
 
 // start begins to watch, where there is a limit.
@@ -154,11 +162,13 @@ func (m *memory) look() time.Duration {
 	return memoryOften
 }
 
-// share bounds what is buffered to its part of the limit.
+// share bounds what is held to its part of the limit, and without a limit to its
+// part of the machine's memory.
 func (m *memory) share(limit int64) {
-	if limit != math.MaxInt64 {
-		m.budget.SetLimit(int64(float64(limit) * bufferedShare))
+	if limit == math.MaxInt64 {
+		limit = m.total
 	}
+	m.budget.SetLimit(int64(float64(limit) * math.Float64frombits(m.part.Load())))
 }
 
 func (m *memory) press(mapped, limit int64) {
@@ -196,7 +206,8 @@ func (m *memory) collect() {
 
 // gauges tells how much memory there is.
 func (m *memory) gauges() observe.MemoryGauges {
-	g := observe.MemoryGauges{Limit: m.limit.Load(), Needed: m.read().needed, Short: m.short.Load()}
+	g := observe.MemoryGauges{Limit: m.limit.Load(), Needed: m.read().needed, Short: m.short.Load(),
+		Buffered: m.budget.Used(), BufferedLimit: m.budget.Limit()}
 	if g.Limit == math.MaxInt64 {
 		g.Limit = 0
 	}

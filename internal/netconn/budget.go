@@ -56,5 +56,8 @@ func (b *Budget) Give(n int64) {
 	}
 }
 
+// Limit returns the bound; 0: none.
+func (b *Budget) Limit() int64 { return b.most.Load() }
+
 // Used returns how many bytes are taken.
 func (b *Budget) Used() int64 { return b.used.Load() }

@@ -9,6 +9,9 @@ type MemoryGauges struct {
 	Limit  int64 // bytes that the runtime keeps to; 0: none
 	Needed int64 // bytes that it would have after a collection
 	Short  bool  // new connections and requests are refused for it
+
+	Buffered      int64 // bytes held of requests and answers
+	BufferedLimit int64 // bytes that may be (limits.buffered); 0: no bound
 }
 
 // RegisterMemory makes the weir_memory_* metrics show what f returns. It is
@@ -26,5 +29,7 @@ func (m *Metrics) RegisterMemory(f func() MemoryGauges) {
 			}
 			return 0
 		}),
+		gauge("weir_memory_buffered_bytes", "Content and large heads that are held.", func(g MemoryGauges) float64 { return float64(g.Buffered) }),
+		gauge("weir_memory_buffered_limit_bytes", "How much of that there may be (limits.buffered).", func(g MemoryGauges) float64 { return float64(g.BufferedLimit) }),
 	)
 }
