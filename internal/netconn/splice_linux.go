@@ -91,7 +91,7 @@ func (c *Conn) Spliceable() bool { return c.tls == nil && c.raw != nil && !c.for
 // splicer is one splice in progress. Its closures are bound once.
 type splicer struct {
 	in, out func(uintptr) bool
-	pipe    *pipe
+	pipe    *Pipe
 	left    int64 // still wanted, negative for all
 	held    int   // bytes in the pipe
 	room    int   // bytes that the round may still take
@@ -234,13 +234,13 @@ func (s *splicer) drop() {
 	s.pipe, s.held = nil, 0
 }
 
-// pipe is an empty kernel pipe.
-type pipe struct {
+// Pipe is a kernel pipe. One belongs to one goroutine at a time.
+type Pipe struct {
 	r, w int
 	size int
 }
 
-func (p *pipe) close() {
+func (p *Pipe) close() {
 	_ = unix.Close(p.r)
 	_ = unix.Close(p.w)
 }
@@ -252,10 +252,10 @@ const keepPipes = 16
 var pipes struct {
 	files Files
 	mu    sync.Mutex
-	free  []*pipe
+	free  []*Pipe
 }
 
-func takePipe() *pipe {
+func takePipe() *Pipe {
 	pipes.mu.Lock()
 	if n := len(pipes.free); n > 0 {
 		p := pipes.free[n-1]
@@ -268,7 +268,7 @@ func takePipe() *pipe {
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
 		return nil
 	}
-	p := &pipe{r: fds[0], w: fds[1]}
+	p := &Pipe{r: fds[0], w: fds[1]}
 	if pipes.files.Reserved(max(p.r, p.w)) {
 		p.close()
 		return nil
@@ -284,7 +284,7 @@ func takePipe() *pipe {
 	return p
 }
 
-func givePipe(p *pipe) {
+func givePipe(p *Pipe) {
 	pipes.mu.Lock()
 	keep := len(pipes.free) < keepPipes
 	if keep {

@@ -33,6 +33,27 @@ var (
 // deadline (0: none); abort (may be nil) ends it early when closed. Errors are
 // *DialError.
 func (t *Target) Dial(now, deadline balance.Instant, abort <-chan struct{}) (*Conn, error) {
+	c, err := t.fetch(now, deadline, abort)
+	if err != nil {
+		return nil, err
+	}
+	c.ClientConn = http1.NewClientConn(c.nc, t.set.Load().Limits)
+	return c, nil
+}
+
+// Open is Dial for a session that speaks no HTTP, or none that weir reads: it
+// returns the bare connection, which is closed by its own Close and never given
+// back to the Target. cut reports that Target.Cut ended it.
+func (t *Target) Open(now, deadline balance.Instant, abort <-chan struct{}) (nc *netconn.Conn, cut func() bool, err error) {
+	c, err := t.fetch(now, deadline, abort)
+	if err != nil {
+		return nil, nil, err
+	}
+	return c.nc, c.CutShort, nil
+}
+
+// fetch is dial, counted.
+func (t *Target) fetch(now, deadline balance.Instant, abort <-chan struct{}) (*Conn, error) {
 	c, err := t.dial(now, deadline, abort)
 	if err != nil {
 		t.failed.Add(1)
@@ -94,7 +115,6 @@ func (t *Target) dial(now, deadline balance.Instant, abort <-chan struct{}) (*Co
 		// Spread by 10 %, so that connections made together do not end together.
 		c.dies = now.Add(time.Duration(float64(o.MaxAge) * (0.9 + 0.2*rand.Float64())))
 	}
-	c.ClientConn = http1.NewClientConn(c.nc, o.Limits)
 	return c, nil
 }
 
