@@ -43,6 +43,7 @@ var walls = []wall{
 	{dir: "internal/orca", ours: []string{}, stdlib: true, pure: true},
 	{dir: "internal/route", ours: []string{"internal/message"}},
 	{dir: "internal/logline", ours: []string{}, stdlib: true, pure: true},
+	{dir: "internal/clienthello", ours: []string{}, stdlib: true, pure: true},
 	{dir: "internal/observe", ours: []string{"internal/message", "balance", "internal/clock", "internal/logline"}},
 	{dir: "internal/clock", ours: []string{"balance"}, stdlib: true},
 	{dir: "internal/netconn", ours: []string{"balance", "internal/clock"}},

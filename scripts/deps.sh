@@ -6,7 +6,7 @@ set -euo pipefail
 declare -A need=(
   [curl]=curl [nginx]=nginx-light [haproxy]=haproxy [wrk]=wrk [ip]=iproute2
   [knotd]=knot [dnsmasq]=dnsmasq-base [unbound]=unbound [unshare]=util-linux [node]=nodejs [gcc]="gcc libc6-dev"
-  [promtool]=prometheus [h2load]=nghttp2-client [openssl]=openssl
+  [promtool]=prometheus [h2load]=nghttp2-client [openssl]=openssl [gnutls-cli]=gnutls-bin
 )
 missing=()
 for cmd in "${!need[@]}"; do
