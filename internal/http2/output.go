@@ -11,7 +11,6 @@ import (
 
 	"github.com/weirlb/weir/internal/clock"
 	"github.com/weirlb/weir/internal/http1"
-	"github.com/weirlb/weir/internal/message"
 	"github.com/weirlb/weir/internal/netconn"
 )
 
@@ -27,14 +26,17 @@ const (
 
 var outBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 8<<10); return &b }}
 
-// output gathers what streams write, and sends it. Embedded in a connection and
-// guarded by its mutex.
+// output gathers what streams write, and sends it. Embedded in a connection of
+// either side, and guarded by its mutex.
 type output struct {
 	// Constant.
 	nc   *netconn.Conn
-	lock sync.Locker
-	work func(task) // runs a task on a goroutine
+	lock *sync.Mutex     // the connection's
+	work func(task)      // runs a task on a goroutine
+	busy *sync.WaitGroup // of what runs on the connection's behalf
+	lost func(error)     // hears, without the lock, that nothing more can be written
 	self flusher
+	slow *http1.Error // what a peer is that does not read
 
 	out        []byte  // waits to be written
 	box        *[]byte // what out came out of the pool in
@@ -42,21 +44,35 @@ type output struct {
 	stallBy    time.Duration
 	writeFault error
 	quiet      *sync.Cond // writing has become false
-	waiters    []*ServerStream
+	taken      int64      // bytes that were taken out of out to be written, ever
+	send       sendWindow // the connection's
+	waiters    []*sender
 }
+
+// sender is the half of a stream that writes. It is guarded by the connection's
+// mutex.
+type sender struct {
+	id        uint32
+	local     bool          // this half has been ended
+	send      sendWindow    // the stream's
+	queued    bool          // among the connection's waiters
+	writeWake chan struct{} // one element: look again
+}
+
+func (s *sender) wakeWriter() { wake(s.writeWake) }
 
 // flusher is the task of writing what has gathered.
-type flusher struct{ c *conn }
+type flusher struct{ o *output }
 
 func (f flusher) run() {
-	f.c.flush(-1)
-	f.c.serving.Done()
+	f.o.flush(-1)
+	f.o.busy.Done()
 }
 
-func (o *output) begin(c *conn) {
-	o.nc, o.lock, o.work, o.self = c.nc, &c.mu, c.srv.workers.start, flusher{c}
-	o.quiet = sync.NewCond(&c.mu)
-	o.stallBy = c.set.Timeouts.Write
+func (o *output) begin(nc *netconn.Conn, lock *sync.Mutex, work func(task), busy *sync.WaitGroup, lost func(error), slow *http1.Error) {
+	o.nc, o.lock, o.work, o.busy, o.lost, o.slow, o.self = nc, lock, work, busy, lost, slow, flusher{o}
+	o.quiet = sync.NewCond(lock)
+	o.send = startWindow
 }
 
 // room returns out, ready to be appended to. Called under the lock.
@@ -82,80 +98,81 @@ func giveOut(box *[]byte, b []byte) {
 }
 
 // kick has what has gathered written soon, without waiting.
-func (c *conn) kick() {
-	c.mu.Lock()
-	c.kickLocked()
-	c.mu.Unlock()
+func (o *output) kick() {
+	o.lock.Lock()
+	o.kickLocked()
+	o.lock.Unlock()
 }
 
-func (c *conn) kickLocked() {
-	if len(c.out) > 0 && !c.writing && c.writeFault == nil {
-		c.writing = true
-		c.serving.Add(1)
-		c.work(c.self)
+func (o *output) kickLocked() {
+	if len(o.out) > 0 && !o.writing && o.writeFault == nil {
+		o.writing = true
+		o.busy.Add(1)
+		o.work(o.self)
 	}
 }
 
 // flush writes what has gathered, in so many rounds at most (-1: until there is
 // nothing left); somebody else goes on from there. Others that are about to
 // write are let go first: then it all leaves at once.
-func (c *conn) flush(rounds int) {
-	c.mu.Lock()
+func (o *output) flush(rounds int) {
+	o.lock.Lock()
 	if rounds >= 0 {
-		if len(c.out) == 0 || c.writing || c.writeFault != nil {
-			c.mu.Unlock()
+		if len(o.out) == 0 || o.writing || o.writeFault != nil {
+			o.lock.Unlock()
 			return
 		}
-		c.writing = true
+		o.writing = true
 	}
-	c.mu.Unlock()
+	o.lock.Unlock()
 	runtime.Gosched()
-	c.mu.Lock()
-	for len(c.out) > 0 && c.writeFault == nil {
+	o.lock.Lock()
+	for len(o.out) > 0 && o.writeFault == nil {
 		if rounds == 0 {
-			c.serving.Add(1)
-			c.work(c.self)
-			c.mu.Unlock()
+			o.busy.Add(1)
+			o.work(o.self)
+			o.lock.Unlock()
 			return
 		}
 		rounds--
-		b, box := c.out, c.box
-		c.out, c.box = nil, nil
-		stall := c.stallBy
-		c.grantLocked()
-		c.mu.Unlock()
-		err := c.write(b, stall)
+		b, box := o.out, o.box
+		o.out, o.box = nil, nil
+		o.taken += int64(len(b))
+		stall := o.stallBy
+		o.grantLocked()
+		o.lock.Unlock()
+		err := o.write(b, stall)
 		giveOut(box, b)
-		c.mu.Lock()
+		o.lock.Lock()
 		if err != nil {
-			c.writeFault = err
+			o.writeFault = err
 		}
 	}
-	c.writing = false
-	c.quiet.Broadcast()
-	err := c.writeFault
-	c.mu.Unlock()
+	o.writing = false
+	o.quiet.Broadcast()
+	err := o.writeFault
+	o.lock.Unlock()
 	if err != nil {
-		c.kill(err)
-		c.nc.Abort() // ends the reader
+		o.lost(err)
+		o.nc.Abort() // ends the reader
 	}
 }
 
 // flushAll writes what has gathered and waits until it has left.
-func (c *conn) flushAll() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (o *output) flushAll() error {
+	o.lock.Lock()
+	defer o.lock.Unlock()
 	for {
-		for c.writing {
-			c.quiet.Wait()
+		for o.writing {
+			o.quiet.Wait()
 		}
-		if len(c.out) == 0 || c.writeFault != nil {
-			return c.writeFault
+		if len(o.out) == 0 || o.writeFault != nil {
+			return o.writeFault
 		}
-		c.writing = true
-		c.mu.Unlock()
-		c.flush(-1)
-		c.mu.Lock()
+		o.writing = true
+		o.lock.Unlock()
+		o.flush(-1)
+		o.lock.Lock()
 	}
 }
 
@@ -173,7 +190,7 @@ func (o *output) write(b []byte, stall time.Duration) error {
 			return err
 		}
 		if n == 0 || o.nc.TLS() != nil || stall == 0 {
-			return &http1.Error{Reason: message.WriteTimeout, Detail: "the client does not read", Err: err}
+			return &http1.Error{Reason: o.slow.Reason, Detail: o.slow.Detail, Err: err}
 		}
 		b = b[n:]
 	}
@@ -181,11 +198,11 @@ func (o *output) write(b []byte, stall time.Duration) error {
 
 // grantLocked wakes as many of the streams that wait to write as will find room
 // and window, those that have waited longest first.
-func (c *conn) grantLocked() {
-	room, window := outLimit-len(c.out), int64(c.send)
+func (o *output) grantLocked() {
+	room, window := outLimit-len(o.out), int64(o.send)
 	n := 0
-	for n < len(c.waiters) && room > 0 && window > 0 {
-		s := c.waiters[n]
+	for n < len(o.waiters) && room > 0 && window > 0 {
+		s := o.waiters[n]
 		s.queued = false
 		s.wakeWriter()
 		room -= maxFrame
@@ -193,6 +210,45 @@ func (c *conn) grantLocked() {
 		n++
 	}
 	if n > 0 {
-		c.waiters = append(c.waiters[:0], c.waiters[n:]...)
+		o.waiters = append(o.waiters[:0], o.waiters[n:]...)
+	}
+}
+
+// allowed is how much of n bytes of a stream's content may be written now. Called
+// under the lock.
+func (o *output) allowed(s *sender, n int) int {
+	if len(o.out) >= outLimit {
+		return 0
+	}
+	return min(n, maxFrame, int(max(min(s.send, o.send), 0)))
+}
+
+// spend takes n bytes of a stream's content off both windows. Called under the
+// lock.
+func (o *output) spend(s *sender, n int) {
+	s.send -= sendWindow(n)
+	o.send -= sendWindow(n)
+}
+
+// enqueue makes a stream one that is woken when there is room, unless it waits
+// for its own window. Called under the lock.
+func (o *output) enqueue(s *sender) {
+	if s.send > 0 && !s.queued {
+		s.queued = true
+		o.waiters = append(o.waiters, s)
+	}
+}
+
+// unqueue takes a stream off the waiting ones. Called under the lock.
+func (o *output) unqueue(s *sender) {
+	if !s.queued {
+		return
+	}
+	s.queued = false
+	for i, w := range o.waiters {
+		if w == s {
+			o.waiters = append(o.waiters[:i], o.waiters[i+1:]...)
+			return
+		}
 	}
 }

@@ -183,10 +183,9 @@ func (s *ServerStream) put(head, p []byte, end bool) error {
 			c.mu.Unlock()
 			return err
 		}
-		n := s.allowed(len(p))
+		n := c.allowed(&s.sender, len(p))
 		if n == len(p) || n > 0 {
-			s.send -= sendWindow(n)
-			c.send -= sendWindow(n)
+			c.spend(&s.sender, n)
 			last := end && n == len(p)
 			if n > 0 || last {
 				c.out = appendData(c.room(), s.id, p[:n], last)
@@ -212,24 +211,11 @@ func (s *ServerStream) put(head, p []byte, end bool) error {
 	return err
 }
 
-// allowed is how much of n bytes may be written now. Called under mu.
-func (s *ServerStream) allowed(n int) int {
-	c := s.conn
-	n = min(n, maxFrame, int(max(min(s.send, c.send), 0)))
-	if len(c.out) >= outLimit {
-		return 0
-	}
-	return n
-}
-
 // awaitRoom waits until more may be written. Called under mu, which is held
 // again when it returns nil, and free otherwise.
 func (s *ServerStream) awaitRoom() error {
 	c := s.conn
-	if s.send > 0 && !s.queued { // it is not for the stream's own window
-		s.queued = true
-		c.waiters = append(c.waiters, s)
-	}
+	c.enqueue(&s.sender)
 	limit := s.set.Timeouts.Write
 	c.mu.Unlock()
 	c.flush(1)
@@ -246,7 +232,7 @@ func (s *ServerStream) awaitRoom() error {
 	}
 	s.writeTimer.Stop()
 	c.mu.Lock()
-	if s.dead == nil && s.allowed(1) == 0 && clock.Now().Sub(begun) >= limit {
+	if s.dead == nil && c.allowed(&s.sender, 1) == 0 && clock.Now().Sub(begun) >= limit {
 		s.resetLocked(CodeCancel)
 		c.kickLocked()
 		c.mu.Unlock()
@@ -261,17 +247,6 @@ func (s *ServerStream) resetLocked(code Code) {
 	s.dead = errReset
 	c.resetLocked(s.id, code)
 	delete(c.streams, s.id)
-}
-
-// unqueue takes a stream off the waiting ones. Called under mu.
-func (c *conn) unqueue(s *ServerStream) {
-	for i, w := range c.waiters {
-		if w == s {
-			c.waiters = append(c.waiters[:i], c.waiters[i+1:]...)
-			break
-		}
-	}
-	s.queued = false
 }
 
 // refuse answers a request that cannot become an exchange, in the form of all of

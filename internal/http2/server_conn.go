@@ -65,9 +65,8 @@ type conn struct {
 	resets [64]uint32 // streams that weir has reset lately: what is on its way for them is not held against the client
 	reset  int
 
-	window  int // receive window of streams to come
-	recv    int // content that arrived and was not given back yet
-	send    sendWindow
+	window  int   // receive window of streams to come
+	recv    int   // content that arrived and was not given back yet
 	initial int64 // send window of streams to come
 	said    bool  // a header block was sent
 	output
@@ -100,7 +99,7 @@ func newConn(s *Server, nc *netconn.Conn, info any) *conn {
 	set := s.now()
 	c := &conn{
 		srv: s, nc: nc, info: info, tls: nc.TLS() != nil, since: now, now: now, set: set, most: set.streams(),
-		streams: make(map[uint32]*ServerStream), send: startWindow, initial: startWindow,
+		streams: make(map[uint32]*ServerStream), initial: startWindow,
 	}
 	if set.MaxAge > 0 {
 		age := set.MaxAge - time.Duration(rand.Int64N(int64(set.MaxAge/10)+1))
@@ -112,7 +111,8 @@ func newConn(s *Server, nc *netconn.Conn, info any) *conn {
 	c.first.Store(true)
 	c.dec.reset(defaultTable)
 	c.calm.begin(now)
-	c.output.begin(c)
+	c.output.begin(nc, &c.mu, s.workers.start, &c.serving, c.kill, errNotRead)
+	c.stallBy = set.Timeouts.Write
 	c.in.more = c.readMore
 	c.fr = http2.NewFramer(nil, &c.in)
 	c.fr.SetMaxReadFrameSize(maxFrame)

@@ -48,12 +48,11 @@ type ServerStream struct {
 	cancelled atomic.Bool
 	sent      atomic.Int64
 
-	readWake, writeWake chan struct{} // one element: look again
+	readWake chan struct{} // one element: look again
 
 	// Guarded by the connection's mutex.
-	id       uint32
+	sender
 	remote   bool  // the client has ended its half
-	local    bool  // the answer has been ended
 	dead     error // why the stream is over before both halves were ended
 	bad      *http1.Error
 	unwanted bool // content that comes is dropped
@@ -62,9 +61,7 @@ type ServerStream struct {
 	expect   int64 // content that Content-Length announced and that has not come
 	received int64
 	window   recvWindow
-	send     sendWindow
 	content  content
-	queued   bool // among the connection's waiters
 	onLeave  func()
 }
 
@@ -75,7 +72,8 @@ func (c *conn) newStream(o opening) *ServerStream {
 		s = c.free[n-1]
 		c.free = c.free[:n-1]
 	} else {
-		s = &ServerStream{conn: c, readWake: make(chan struct{}, 1), writeWake: make(chan struct{}, 1), info: c.info}
+		s = &ServerStream{conn: c, readWake: make(chan struct{}, 1), info: c.info}
+		s.writeWake = make(chan struct{}, 1)
 		if c.srv.Info != nil {
 			s.info = c.srv.Info(c.info)
 		}
@@ -149,9 +147,7 @@ func (s *ServerStream) finish() {
 		c.calm.earn(earnAnswer)
 	}
 	delete(c.streams, s.id)
-	if s.queued {
-		c.unqueue(s)
-	}
+	c.unqueue(&s.sender)
 	c.grantLocked() // what it was woken for may be another's
 	s.id, s.onLeave = 0, nil
 	c.release(s)
@@ -218,7 +214,6 @@ func (s *ServerStream) endContent() {
 }
 
 func (s *ServerStream) wakeReader() { wake(s.readWake) }
-func (s *ServerStream) wakeWriter() { wake(s.writeWake) }
 
 func wake(c chan struct{}) {
 	select {

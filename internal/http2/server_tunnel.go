@@ -110,9 +110,8 @@ func (t *streamConn) Write(p []byte) (int, error) {
 			c.mu.Unlock()
 			return total, net.ErrClosed
 		}
-		if n := s.allowed(len(p)); n > 0 {
-			s.send -= sendWindow(n)
-			c.send -= sendWindow(n)
+		if n := c.allowed(&s.sender, len(p)); n > 0 {
+			c.spend(&s.sender, n)
 			c.out = appendData(c.room(), s.id, p[:n], false)
 			c.calm.content(n)
 			total += n
@@ -123,10 +122,7 @@ func (t *streamConn) Write(p []byte) (int, error) {
 			c.flush(1)
 			return total, nil
 		}
-		if s.send > 0 && !s.queued {
-			s.queued = true
-			c.waiters = append(c.waiters, s)
-		}
+		c.enqueue(&s.sender)
 		c.kickLocked()
 		if err := t.wait(&t.writeBy, s.writeWake, &s.writeTimer); err != nil {
 			c.mu.Unlock()
