@@ -89,6 +89,8 @@ func longFieldID(name []byte) message.FieldID {
 		switch name[0] | 0x20 {
 		case 'c':
 			id, want = message.ClientCert, "client-cert"
+		case 'g':
+			id, want = message.GRPCStatusOf, "grpc-status"
 		case 'r':
 			id, want = message.RetryAfter, "retry-after"
 		case 't':
@@ -98,6 +100,8 @@ func longFieldID(name []byte) message.FieldID {
 		switch name[0] | 0x20 {
 		case 'c':
 			id, want = message.ContentType, "content-type"
+		case 'g':
+			id, want = message.GRPCTimeout, "grpc-timeout"
 		case 'm':
 			id, want = message.MaxForwards, "max-forwards"
 		case 'x':
@@ -141,6 +145,8 @@ func longFieldID(name []byte) message.FieldID {
 		id, want = message.ProxyAuthorization, "proxy-authorization"
 	case 21:
 		id, want = message.LoadReport, "endpoint-load-metrics"
+	case 22:
+		id, want = message.GRPCPushback, "grpc-retry-pushback-ms"
 	case 23:
 		id, want = message.ClientCert, "x-forwarded-client-cert"
 	case 25:

@@ -91,11 +91,11 @@ func isSpace(c byte) bool { return c == ' ' || c == '\t' }
 func ParseLength(v []byte) (int64, *Error) { return parseLength(v) }
 
 // FilterTrailers removes what no trailer may say: framing, routing, identity and
-// everything else that weir looks at, but for load reports.
+// everything else that weir looks at, but for load reports and gRPC's status.
 func FilterTrailers(f *message.Fields) {
 	for i := range f.Len() {
 		switch f.ID(i) {
-		case message.LoadReport, message.LoadReportBin: // a trailer is where they are made for
+		case message.LoadReport, message.LoadReportBin, message.GRPCStatusOf, message.GRPCPushback: // a trailer is where they are made for
 		case message.Other:
 			if notInTrailer(f.Name(i)) {
 				f.Remove(i)

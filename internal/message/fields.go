@@ -54,6 +54,9 @@ const (
 	// Lookalike is a name that differs from an identity field's only by "_" or
 	// another such character for "-": some servers read both as one (S13).
 	Lookalike
+	GRPCTimeout  // grpc-timeout
+	GRPCStatusOf // grpc-status
+	GRPCPushback // grpc-retry-pushback-ms
 	fieldIDs // number of ids
 )
 

@@ -29,6 +29,9 @@ type Request struct {
 
 	Major, Minor uint8 // protocol version of the message
 	TLS          bool  // it arrived over TLS
+	// ServerName is what the connection's client asked for in TLS, in lower case
+	// without a trailing dot; empty: nothing, or there is no TLS. l7 sets it.
+	ServerName string
 
 	Fields        Fields
 	Body          Body

@@ -44,6 +44,7 @@ var meanings = [Reasons][2]string{
 	MaxAge:              {"the connection reached its greatest age", "nothing: the client connects again"},
 	DrainClosed:         {"a WebSocket was closed in order for weir's or the backend's drain", "nothing: the client connects again"},
 	Rebalanced:          {"a WebSocket was closed because its backend had more than its part of them", "nothing: the client connects again; rebalance of the pool"},
+	DeadlineExceeded:    {"the deadline that the gRPC call came with has passed", "what became slow; the client's deadline"},
 }
 
 // Meaning says in words what happened, and where an operator looks next.

@@ -48,6 +48,7 @@ const (
 	MaxAge
 	DrainClosed
 	Rebalanced
+	DeadlineExceeded
 	// Reasons is the number of reasons, for arrays indexed by Reason.
 	Reasons
 )
@@ -60,6 +61,7 @@ var reasonNames = [Reasons]string{
 	"body_too_large", "header_too_large", "uri_too_long", "bad_request", "misdirected",
 	"upgrade_refused", "rate_limited", "shed", "backend_overloaded", "retry_budget_empty",
 	"local_ports", "local_files", "local_memory", "dns_failed", "drain_cut", "max_age", "drain_closed", "rebalanced",
+	"deadline_exceeded",
 }
 
 // String returns the word as it appears in logs and metrics.
@@ -79,7 +81,7 @@ func (r Reason) Status() int {
 	case NoBackend, AllBroken, ConnLimit, RouteFull, QueueFull, QueueTimeout, Shed, BackendOverloaded,
 		LocalPorts, LocalFiles, LocalMemory, DrainCut:
 		return 503
-	case ConnectTimeout, ResponseTimeout, RequestTimeout, StreamIdleTimeout:
+	case ConnectTimeout, ResponseTimeout, RequestTimeout, StreamIdleTimeout, DeadlineExceeded:
 		return 504
 	case HeaderTimeout, BodyTimeout:
 		return 408
