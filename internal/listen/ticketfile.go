@@ -3,70 +3,25 @@
 package listen
 
 import (
-	"bytes"
 	"crypto/hmac"
 	"crypto/sha256"
-	"encoding/base64"
-	"errors"
 	"fmt"
 
 	"github.com/weirlb/weir/internal/inputfile"
 )
 
-// A file of ticket keys has one key in a line, in base64, of 32 bytes or more:
-// what `openssl rand -base64 48` prints. Empty lines, and those that begin with
-// "#", are left out. The first key makes tickets, all open them. To rotate
-// without losing a session, put a new key into the second line everywhere, then
-// move it to the first one everywhere, and drop the last.
-const (
-	maxTicketFile = 64 << 10
-	maxTicketKeys = 16 // each ticket that no key opens is tried with all
-	minTicketKey  = 32
-)
-
-// ParseTicketKeys reads the text of a file of ticket keys. The errors name lines
-// and never hold what is in them.
-func ParseTicketKeys(text []byte) (keys [][]byte, err error) {
-	n := 0
-	for line := range bytes.Lines(text) {
-		n++
-		if line = bytes.TrimSpace(line); len(line) == 0 || line[0] == '#' {
-			continue
-		}
-		key, err := base64.StdEncoding.AppendDecode(nil, line)
-		if err != nil {
-			return nil, fmt.Errorf("line %d is not base64", n)
-		}
-		if len(key) < minTicketKey {
-			return nil, fmt.Errorf("the key in line %d has %d bytes, and needs %d: openssl rand -base64 48", n, len(key), minTicketKey)
-		}
-		for i := range keys {
-			if bytes.Equal(keys[i], key) {
-				return nil, fmt.Errorf("line %d repeats a key", n)
-			}
-		}
-		if keys = append(keys, key); len(keys) > maxTicketKeys {
-			return nil, fmt.Errorf("more than %d keys", maxTicketKeys)
-		}
-	}
-	if len(keys) == 0 {
-		return nil, errors.New("it holds no key: openssl rand -base64 48")
-	}
-	return keys, nil
-}
-
-// loadTicketKeys reads a file; without a name there are none.
+// loadTicketKeys reads a file of ticket keys (see inputfile.Keys); without a name
+// there are none. The first makes tickets, all open them, and each ticket that no
+// key opens is tried with all. To rotate without losing a session, put a new key
+// into the second line everywhere, then move it to the first one everywhere, and
+// drop the last.
 func loadTicketKeys(file string) ([][32]byte, error) {
 	if file == "" {
 		return nil, nil
 	}
-	text, err := inputfile.Read(file, maxTicketFile)
+	keys, err := inputfile.Keys(file)
 	if err != nil {
 		return nil, fmt.Errorf("tls: ticket_keys_file: %w", err)
-	}
-	keys, err := ParseTicketKeys(text)
-	if err != nil {
-		return nil, fmt.Errorf("tls: ticket_keys_file: %s: %w", file, err)
 	}
 	out := make([][32]byte, len(keys))
 	for i, k := range keys {

@@ -14,53 +14,6 @@ import (
 
 func ticketLine(b byte) string { return base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{b}, 48)) }
 
-func TestParseTicketKeys(t *testing.T) {
-	one, two := ticketLine(1), ticketLine(2)
-	for text, want := range map[string]string{
-		one: "",
-		"# newest\n" + one + "\n\n  " + two + " \r\n": "",
-		"":         "no key",
-		"# only\n": "no key",
-		"secret!":  "line 1 is not base64",
-		one + "\n" + base64.StdEncoding.EncodeToString(make([]byte, 31)): "line 2 has 31 bytes",
-		one + "\n" + one: "line 2 repeats",
-		strings.Repeat("\n", 3) + func() (s string) {
-			for i := range byte(maxTicketKeys + 1) {
-				s += ticketLine(i) + "\n"
-			}
-			return s
-		}(): "more than 16",
-	} {
-		keys, err := ParseTicketKeys([]byte(text))
-		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v, want %q", text, err, want)
-		}
-		if err == nil && !bytes.Equal(keys[0], bytes.Repeat([]byte{1}, 48)) {
-			t.Errorf("%q: first key %x", text, keys[0])
-		}
-	}
-}
-
-// FuzzTicketKeys: keys are long enough and few, and errors show none of the text.
-func FuzzTicketKeys(f *testing.F) {
-	f.Add([]byte(ticketLine(1) + "\n# x\n" + ticketLine(2)))
-	f.Add([]byte("not a key"))
-	f.Fuzz(func(t *testing.T, text []byte) {
-		keys, err := ParseTicketKeys(text)
-		if err != nil {
-			return
-		}
-		if len(keys) == 0 || len(keys) > maxTicketKeys {
-			t.Fatalf("%d keys", len(keys))
-		}
-		for _, k := range keys {
-			if len(k) < minTicketKey {
-				t.Fatalf("a key of %d bytes", len(k))
-			}
-		}
-	})
-}
-
 // TestTicketKeysFile: two weirs with one file resume each other's sessions; two
 // listeners of one weir do not; a rotation in two steps loses nobody; a broken
 // file changes nothing; and the keys are nothing to hand over.
