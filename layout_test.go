@@ -50,7 +50,7 @@ var walls = []wall{
 	{dir: "internal/netconn", ours: []string{"balance", "internal/clock"}},
 	{dir: "internal/acme", ours: []string{"internal/inputfile"}},
 	{dir: "internal/inputfile", ours: []string{}, stdlib: true},
-	{dir: "internal/listen", ours: []string{"balance", "internal/clock", "internal/inputfile", "internal/netconn"}},
+	{dir: "internal/listen", ours: []string{"balance", "internal/clock", "internal/inputfile", "internal/netconn", "internal/proxyproto"}},
 	{dir: "internal/http1", ours: []string{"balance", "internal/clock", "internal/message", "internal/netconn"}},
 	{dir: "internal/http2", ours: []string{"balance", "internal/clock", "internal/http1", "internal/message", "internal/netconn"}},
 	{dir: "internal/upstream", ours: []string{"balance", "internal/clock", "internal/http1", "internal/inputfile", "internal/message", "internal/netconn"}},

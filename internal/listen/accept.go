@@ -42,7 +42,11 @@ type door struct {
 func (d *door) accepted(nc net.Conn, t *turn) bool {
 	l, set := d.l, d.l.set.Load()
 	remote := addrPort(nc.RemoteAddr())
-	why, counted, ok := l.admit(set, nc, remote.Addr())
+	client := remote.Addr()
+	if set.opt.Proxy.listed(remote) {
+		client = netip.Addr{} // who it is, and counts as, is not known yet
+	}
+	why, counted, ok := l.admit(set, nc, client)
 	if ok {
 		d.shut = 0
 		l.handlers.Go(func() { l.handle(set, nc, remote, counted) })

@@ -115,10 +115,20 @@ func endOf(err error) Handshake {
 	return HandshakeOther
 }
 
-func (l *Listener) handshake(set *settings, c *netconn.Conn, info *Info) error {
-	var by balance.Instant
-	if set.opt.HandshakeTimeout > 0 {
-		by = clock.Now().Add(set.opt.HandshakeTimeout)
+// handshakeBy is when a connection that was accepted just now must have done with
+// what comes before its own bytes; 0: never.
+func (s *settings) handshakeBy() balance.Instant {
+	if s.opt.HandshakeTimeout <= 0 {
+		return 0
+	}
+	return clock.Now().Add(s.opt.HandshakeTimeout)
+}
+
+// handshake runs the handshake of TLS. by is when it must be complete, where that
+// counts from an earlier moment; 0: from this one.
+func (l *Listener) handshake(set *settings, c *netconn.Conn, info *Info, by balance.Instant) error {
+	if by == 0 {
+		by = set.handshakeBy()
 	}
 	l.shaking.Add(1)
 	err := c.HandshakeTurns(by, l.crypto)

@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weirlb/weir/balance"
 	"github.com/weirlb/weir/internal/netconn"
 )
 
@@ -34,8 +35,11 @@ type Listener struct {
 	refused [refusals]atomic.Int64
 	shaken  [handshakes]atomic.Int64
 	shaking atomic.Int64
-	room    room
-	clients clients
+	headers [headers]atomic.Int64 // of PROXY headers
+	// headerSaid is when an outcome was logged last: Unix ns.
+	headerSaid [headers]atomic.Int64
+	room       room
+	clients    clients
 
 	watching sync.WaitGroup // the watch of certificates
 	handlers sync.WaitGroup // handlers that have not returned, refused connections that linger
@@ -237,24 +241,34 @@ func (l *Listener) Wait() {
 // handle makes a connection of an accepted socket and runs it.
 func (l *Listener) handle(set *settings, nc net.Conn, remote netip.AddrPort, counted bool) {
 	info := Info{Listener: set.opt.Name, Local: addrPort(nc.LocalAddr()), Remote: remote}
+	var by balance.Instant
+	if set.opt.Proxy.listed(remote) {
+		by = set.handshakeBy()
+		var ok bool
+		if counted, ok = l.introduce(set, nc, &info, by); !ok {
+			return
+		}
+	}
+	client := info.Remote.Addr()
 	var c *netconn.Conn
 	if set.certs != nil {
 		c = netconn.Server(nc, set.certs.config)
 	} else {
 		c = netconn.New(nc)
 	}
-	c.SetOnClose(func() { l.leave(set, remote.Addr(), counted) })
+	c.SetOnClose(func() { l.leave(set, client, counted) })
 	if set.certs == nil {
 		l.run(set, c, info)
 		return
 	}
 	defer l.guard(set, c)
-	if err := l.handshake(set, c, &info); err != nil {
+	if err := l.handshake(set, c, &info, by); err != nil {
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			l.count(set, HandshakeTimeout)
 		} else {
 			l.count(set, HandshakeFailed)
 			answerPlain(nc, err)
+			l.noTLS(set, remote, err)
 		}
 		set.opt.Logger.Debug("handshake failed", "listener", set.opt.Name, "client", remote, "error", err)
 		_ = c.Close()

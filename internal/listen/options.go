@@ -62,8 +62,10 @@ type Options struct {
 	Sockets *Sockets // where the sockets come from; nil: a set of its own. Change leaves it
 
 	TLS              *TLSOptions   // nil: plain
-	HandshakeTimeout time.Duration // accept to handshake complete; 10s, negative: no bound
+	HandshakeTimeout time.Duration // accept to PROXY header and handshake complete; 10s, negative: no bound
 	MaxHandshakes    int           // handshakes computing at once; GOMAXPROCS. Change leaves it
+
+	Proxy *ProxyOptions // who may send PROXY headers; nil: nobody
 
 	Gate           *Gate // the process's ceiling, shared by its listeners; nil: none
 	MaxConnections int   // of this listener; 0: no limit
@@ -99,4 +101,16 @@ type Info struct {
 	// ClientCerts is what the client showed, verified, its own certificate first;
 	// nil: none. It is not to be changed.
 	ClientCerts []*x509.Certificate
+	// Proxied is what a PROXY header said, beside Remote and Local, which are its
+	// source and destination then; nil: there was none, or it names nobody.
+	Proxied *Proxied
+}
+
+// Proxied is what is known of a connection that came with a PROXY header. It is
+// immutable.
+type Proxied struct {
+	Peer     netip.AddrPort // who sent it; zero for unix sockets
+	Version  uint8          // 1 or 2
+	Checksum bool           // it had a CRC32C
+	TLVs     []byte         // of version 2, as they came; nil: none
 }
