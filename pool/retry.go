@@ -25,12 +25,28 @@ func (s *StatusSet) Has(code int) bool {
 	return code >= 0 && code < 1024 && s[code/64]&(1<<(code%64)) != 0
 }
 
+// GRPCSet is a set of gRPC statuses, 1 to 31. The zero value is empty.
+type GRPCSet uint32
+
+// Add puts statuses into the set; OK and those above 31 are ignored.
+func (s *GRPCSet) Add(codes ...uint8) {
+	for _, c := range codes {
+		if c > 0 && c < 32 {
+			*s |= 1 << c
+		}
+	}
+}
+
+// Has reports whether the status is in the set.
+func (s GRPCSet) Has(code uint8) bool { return code < 32 && s&(1<<code) != 0 }
+
 // RetryRules are a route's rules, compiled once. The zero value allows neither
 // retries nor redispatches.
 type RetryRules struct {
 	Attempts int           // every try, the first included
 	OnReset  bool          // a connection that died after bytes were sent
 	OnStatus StatusSet     // answers that are retried; 502 covers malformed answers, 504 response timeouts
+	OnGRPC   GRPCSet       // statuses of gRPC calls that were answered with nothing else, which are retried
 	Within   time.Duration // from the first failure; 0: no bound
 	Hedge    Hedge
 }
@@ -58,6 +74,8 @@ type Failure struct {
 	Kind       OutcomeKind
 	Status     int
 	RetryAfter bool
+	GRPC       uint8            // status of a gRPC call that was answered with nothing else; 0: none
+	Pushback   time.Duration    // the answer asks to wait so long before a retry; 0: it does not
 	Sent       bool             // a byte of the request was put on the backend
 	Stale      bool             // a reused connection died before a response byte
 	Replayable bool             // method and body allow to send it again after bytes were sent
@@ -156,7 +174,7 @@ func (p *Pool) Next(now balance.Instant, rr *RetryRules, t *Try, f Failure, rnd 
 			return d
 		}
 	}
-	after := p.backoff(t.Retries, rnd)
+	after := max(p.backoff(t.Retries, rnd), f.Pushback)
 	if rr.Within > 0 && now.Add(after).Sub(t.FirstFailed) > rr.Within {
 		return rr.decline(f, Within)
 	}
@@ -184,7 +202,7 @@ func (rr *RetryRules) forbid(f Failure, redispatch bool) DecisionWhy {
 	listed := false
 	switch f.Kind {
 	case Success:
-		listed = rr.OnStatus.Has(f.Status)
+		listed = rr.OnStatus.Has(f.Status) || f.GRPC != 0 && rr.OnGRPC.Has(f.GRPC)
 	case Reset:
 		listed = rr.OnReset
 	case Malformed:

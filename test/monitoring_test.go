@@ -64,6 +64,7 @@ var promised = map[string]string{
 	"weir_state_file_writes_total":    "outcome",
 	"weir_redispatches_total":         "cause pool",
 	"weir_hedges_total":               "outcome pool",
+	"weir_grpc_calls_total":           "grpc_status listener pool route",
 	"weir_build_info":                 "goversion version",
 	"weir_discovery_backends":         "pool",
 	"weir_discovery_held":             "pool",

@@ -295,8 +295,11 @@ type Retry struct {
 	Attempts int   // every try, the first included; 1: neither retries nor redispatches
 	OnReset  bool  // a connection that died after bytes were sent
 	OnStatus []int // answers that are retried, sorted
-	Within   time.Duration
-	Body     int64 // largest body that is kept for a replay; 0: only requests without a body
+	// OnGRPC are statuses of gRPC calls that are retried where the answer is nothing
+	// else, by number, sorted.
+	OnGRPC []int
+	Within time.Duration
+	Body   int64 // largest body that is kept for a replay; 0: only requests without a body
 	// IdempotencyKey is the request field that makes any method repeatable; empty:
 	// there is none.
 	IdempotencyKey string

@@ -12,7 +12,7 @@ import (
 // retryFields are shared by routes and pools.
 var retryFields = []field[Retry]{
 	key("attempts", "2", integer(1, 10), func(r *Retry) *int { return &r.Attempts }, "every try, the first included; 1 also forbids redispatches"),
-	&whenField{spec{name: "when", kind: "list of reset or status", def: "[reset, 502, 503, 504]", off: "none", rng: "reset, 429, 500 to 599", doc: "failures that are retried after the request was sent; redispatches need no permission"}},
+	&whenField{spec{name: "when", kind: "list of reset, status or gRPC status", def: "[reset, 502, 503, 504]", off: "none", rng: "reset, 429, 500 to 599, " + grpcRange, doc: "failures that are retried after the request was sent; redispatches need no permission. A gRPC status is retried where the answer is nothing else, whatever the call does"}},
 	key("within", "5s", duration(tick, time.Hour), func(r *Retry) *time.Duration { return &r.Within }, "no retry later than this after the first failure").off("none", 0),
 	key("body", "64KiB", size(0, 16<<20, ""), func(r *Retry) *int64 { return &r.Body }, "largest content kept for a replay; 0: only requests without content are retried").zero(),
 	key("idempotency_key", "Idempotency-Key", text("field name", fieldName), func(r *Retry) *string { return &r.IdempotencyKey },
@@ -61,21 +61,25 @@ func poolRetry(plan *Plan, r *Route) Retry {
 	return defaultsOf(retryFields)
 }
 
-// whenField reads retry.when into OnReset and OnStatus.
+// whenField reads retry.when into OnReset, OnStatus and OnGRPC.
 type whenField struct{ s spec }
 
 func (w *whenField) spec() *spec                  { return &w.s }
 func (w *whenField) absent(*decoder, *Retry) bool { return false }
 func (w *whenField) settle(*Retry)                {}
-func (w *whenField) defaults(r *Retry)            { r.OnReset, r.OnStatus = true, []int{502, 503, 504} }
+func (w *whenField) defaults(r *Retry) {
+	r.OnReset, r.OnStatus, r.OnGRPC = true, []int{502, 503, 504}, nil
+}
 
 var whenItem codec[string] = simple[string]{
-	name: "reset or status",
+	name: "reset, status or gRPC status",
 	parse: func(text string) (string, string, string) {
 		n, err := strconv.Atoi(text)
 		switch {
 		case text == "reset":
 			return text, "", ""
+		case strings.HasPrefix(text, "grpc_"):
+			return grpcWhen(text)
 		case !digits(text):
 			return "", quote(text) + " is not known here", "use reset and status codes such as 503"
 		case err != nil || len(text) != 3 || n != 429 && (n < 500 || n > 599):
@@ -88,23 +92,28 @@ var whenItem codec[string] = simple[string]{
 
 func (w *whenField) read(d *decoder, n *node, r *Retry) bool {
 	if switchedOff(n) {
-		r.OnReset, r.OnStatus = false, nil
+		r.OnReset, r.OnStatus, r.OnGRPC = false, nil, nil
 		return false
 	}
 	items, ok := listOf(whenItem, nil).scan(d, n, &w.s)
 	if !ok {
 		return false
 	}
-	r.OnReset, r.OnStatus = false, nil
+	r.OnReset, r.OnStatus, r.OnGRPC = false, nil, nil
 	for _, i := range items {
 		if i == "reset" {
 			r.OnReset = true
+			continue
+		}
+		if status, ok := grpcStatuses[i]; ok {
+			r.OnGRPC = append(r.OnGRPC, status)
 			continue
 		}
 		code, _ := strconv.Atoi(i) // checked by whenItem
 		r.OnStatus = append(r.OnStatus, code)
 	}
 	slices.Sort(r.OnStatus)
+	slices.Sort(r.OnGRPC)
 	return false
 }
 
@@ -115,6 +124,13 @@ func (w *whenField) show(r *Retry) *node {
 	}
 	for _, c := range r.OnStatus {
 		n.items = append(n.items, &node{kind: scalar, text: itoa(c), quoted: true})
+	}
+	for _, c := range r.OnGRPC {
+		for name, status := range grpcStatuses {
+			if status == c {
+				n.items = append(n.items, textNode(name))
+			}
+		}
 	}
 	return n
 }

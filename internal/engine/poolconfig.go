@@ -76,6 +76,11 @@ func overload(o *config.Overload) health.Overload {
 	}
 }
 
+// heedsExhausted reports whether gRPC's RESOURCE_EXHAUSTED is a sign of overload.
+func heedsExhausted(o *config.Overload) bool {
+	return !o.Off && slices.Contains(o.Signals, "grpc_resource_exhausted")
+}
+
 // wantsLoad reports whether load reports of answers and probes are read.
 func wantsLoad(o *config.Overload) bool { return !o.Off && slices.Contains(o.Signals, "orca") }
 
@@ -129,6 +134,9 @@ func panicRules(p *config.Panic) pool.Panic {
 
 func retryRules(r *config.Retry) pool.RetryRules {
 	rules := pool.NewRetryRules(r.Attempts, r.OnReset, r.OnStatus, r.Within)
+	for _, status := range r.OnGRPC {
+		rules.OnGRPC.Add(uint8(status))
+	}
 	rules.Hedge = pool.Hedge{After: r.Hedge.After.Time, Percent: r.Hedge.After.Percent}
 	return rules
 }

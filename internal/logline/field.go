@@ -26,6 +26,7 @@ const (
 	TLS
 	Status
 	Reason
+	GRPCStatus // of a gRPC call, such as UNAVAILABLE
 	Sent
 	Client
 	RequestID
@@ -82,6 +83,7 @@ var names = []struct {
 	{"tls", TLS},
 	{"status", Status},
 	{"reason", Reason},
+	{"grpc_status", GRPCStatus},
 	{"sent", Sent},
 	{"client", Client},
 	{"request_id", RequestID},

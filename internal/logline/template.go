@@ -17,7 +17,7 @@ const (
 // Limits of a format.
 const (
 	maxFormat = 4096
-	maxFields = 64
+	maxFields = 80
 )
 
 // Bytes says of each byte whether it stands for itself.

@@ -70,7 +70,7 @@ func TestParseRefuses(t *testing.T) {
 		"$http_authorization":               "credentials",
 		"$http_cookie":                      "credentials",
 		"$http_proxy_authorization":         "credentials",
-		strings.Repeat("$status ", 65):      "more than 64",
+		strings.Repeat("$status ", 81):      "more than 80",
 		strings.Repeat("x", 4096) + "$path": "bytes",
 	} {
 		_, err := Parse(in)

@@ -64,7 +64,7 @@ type collector struct{ m *Metrics }
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descRequests, descRequestSeconds, descUpstream, descQueueSeconds, descUpstreamConns,
-		descRetries, descRedispatches, descHedges, descEjections, descProbeSeconds, descInFlight, descState,
+		descCalls, descRetries, descRedispatches, descHedges, descEjections, descProbeSeconds, descInFlight, descState,
 		descStates, descShare, descFlips, descPanic, descCorrelated, descBudget, descSaturation, descQueueLength,
 		descLimit, descShed,
 		descConnections, descAcceptQueue, descAcceptLimit, descHandshakes, descHandshaking, descCertificate, descPorts, descGeneration,
@@ -185,6 +185,7 @@ func (m *Metrics) collectRequests(s sink) {
 			s.histogram(descRequestSeconds, &d, r.listener, r.route, r.pool.name)
 		}
 
+		s.calls(r)
 		none := make(map[outcome]uint64)
 		r.none.addTo(none)
 		fresh, reused := r.none.connections()

@@ -67,6 +67,10 @@ func appendKeys(b []byte, r *Record, query bool) ([]byte, bool) {
 	b = strconv.AppendInt(b, int64(r.code()), 10)
 	b = append(b, `,"reason":"`...)
 	b = append(b, r.Reason.String()...)
+	if r.GRPC != 0 {
+		b = append(b, `","grpc_status":"`...)
+		b = append(b, r.GRPC.String()...)
+	}
 	b = append(b, `","sent":`...)
 	b = strconv.AppendBool(b, r.Sent)
 	if r.ClientIP.IsValid() {
@@ -134,6 +138,9 @@ func tried(b []byte, tries []Try, cut *bool) []byte {
 		b = append(b, '"')
 		if t.Status != 0 {
 			b = number(b, `,"status":`, int64(t.Status))
+		}
+		if t.GRPC != 0 {
+			b = append(append(append(b, `,"grpc_status":"`...), t.GRPC.String()...), '"')
 		}
 		b = append(b, '}')
 	}

@@ -55,6 +55,8 @@ func (f *form) value(b []byte, p *logline.Piece, r *Record, rate float64) []byte
 		return triedList(b, p.Plain, r.Tried)
 	case logline.Proto:
 		return appendProto(b, r)
+	case logline.GRPCStatus:
+		return append(b, r.GRPC.String()...)
 	case logline.Reason:
 		return append(b, r.Reason.String()...)
 	case logline.Sample:

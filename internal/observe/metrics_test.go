@@ -104,6 +104,8 @@ func TestNames(t *testing.T) {
 		"weir_retries_total":              "COUNTER cause,outcome,pool",
 		"weir_redispatches_total":         "COUNTER cause,pool",
 		"weir_hedges_total":               "COUNTER outcome,pool",
+		"weir_grpc_calls_total":           "COUNTER grpc_status,listener,pool,route",
+		"weir_sticky_total":               "COUNTER outcome,pool",
 		"weir_retry_budget_remaining":     "GAUGE pool",
 		"weir_connections":                "GAUGE listener,pool,side",
 		"weir_upstream_connections_total": "COUNTER backend,pool,reused",
@@ -145,7 +147,7 @@ func TestNames(t *testing.T) {
 		}}}
 	})
 	m.RegisterLogDropped(func() uint64 { return 4 })
-	m.Series("web", "all", "app", "10.0.0.1:8080").Observe(&Record{Status: 200, Sent: true, Linked: true, Total: time.Millisecond})
+	m.Series("web", "all", "app", "10.0.0.1:8080").Observe(&Record{Status: 200, Sent: true, Linked: true, Total: time.Millisecond, GRPC: CallWithout})
 	m.Pool("app").Retry(message.ResetBeforeResponse, 0, RetrySucceeded)
 	m.Pool("app").Redispatch(message.ConnectRefused)
 	m.Pool("app").Hedge(HedgeWon)

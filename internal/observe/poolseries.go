@@ -29,7 +29,11 @@ var retryOutcomeNames = [retryOutcomes]string{"success", "failure", "no_budget",
 // Causes are reasons and, behind them, the statuses that retry.when may list.
 var retryStatuses = [...]int{408, 425, 429, 500, 502, 503, 504}
 
-const causes = int(message.Reasons) + len(retryStatuses) + 1
+// otherCause is a status that has no number of its own; gRPC's come behind it.
+const (
+	otherCause = int(message.Reasons) + len(retryStatuses)
+	causes     = otherCause + 1 + int(message.GRPCStatuses)
+)
 
 // PoolSeries counts what belongs to a pool as a whole. All methods are safe
 // for concurrent use and none locks or allocates.
@@ -47,7 +51,7 @@ type PoolSeries struct {
 }
 
 // Retry counts a retry by what made it necessary: the reason an attempt ended,
-// or, when status is not 0, an answer's status.
+// or, when status is not 0, an answer's status; gRPC's with GRPCCause added.
 func (p *PoolSeries) Retry(cause message.Reason, status int, o RetryOutcome) {
 	if o < retryOutcomes {
 		p.retries[causeIndex(cause, status)][o].Add(1)
@@ -69,16 +73,21 @@ func causeIndex(cause message.Reason, status int) int {
 				return int(message.Reasons) + i
 			}
 		}
-		return causes - 1
+		if g := status - GRPCCause; g >= 0 && g < int(message.GRPCStatuses) {
+			return otherCause + 1 + g
+		}
+		return otherCause
 	}
-	return min(int(cause), causes-1)
+	return min(int(cause), otherCause)
 }
 
 func causeName(i int) string {
 	switch {
 	case i < int(message.Reasons):
 		return message.Reason(i).String()
-	case i < causes-1:
+	case i > otherCause:
+		return grpcCauseName(i - otherCause - 1)
+	case i < otherCause:
 		return strconv.Itoa(retryStatuses[i-int(message.Reasons)])
 	default:
 		return "other"

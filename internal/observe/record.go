@@ -38,6 +38,7 @@ type Record struct {
 
 	Status int            // sent to the client; 0: none was (the reason's own status is used)
 	Reason message.Reason // how it ended
+	GRPC   CallStatus     // how it ended for a gRPC client
 	Sent   bool           // a byte of the request was put on a backend
 	Reused bool           // the last attempt went over a kept connection
 	Linked bool           // the last attempt had a connection, which is not counted yet
@@ -76,6 +77,7 @@ type Try struct {
 	Backend string
 	Reason  message.Reason // why it failed; of an answer that was retried for its status, what that status stands for
 	Status  int            // of an answer that was retried for it, else 0
+	GRPC    CallStatus     // the same of a gRPC call
 }
 
 // Reset empties the record for the next request; the memory of Tried is kept.

@@ -71,6 +71,9 @@ func (s *Series) Observe(r *Record) {
 	if !r.Tunnel {
 		rt.seconds.observe(stripe, r.Total)
 	}
+	if r.GRPC != 0 {
+		rt.calls[min(r.GRPC, CallWithout)].Add(1)
+	}
 	p := rt.pool
 	if r.FirstByte > 0 {
 		p.firstByte.observe(stripe, r.FirstByte)
@@ -160,7 +163,8 @@ type RouteSeries struct {
 	none            *Series // backend ""
 
 	seconds histogram // atomic
-	left    int64     // unix nanoseconds since when no configuration has it; 0: one has; guarded by Metrics.mu
+	calls   calls
+	left    int64 // unix nanoseconds since when no configuration has it; 0: one has; guarded by Metrics.mu
 
 	backends atomic.Pointer[map[string]*Series] // copied on change under mu
 
