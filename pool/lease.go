@@ -63,6 +63,24 @@ func (l *Lease) Done(o Outcome) {
 	l.release(o.Now, m, b, p)
 }
 
+// Report tells how the attempt goes and keeps the slot: for a connection that
+// lives long after its backend has shown that it works. It is the attempt's
+// outcome; Return follows. It costs what Done costs.
+func (l *Lease) Report(o Outcome) {
+	m, p := l.m, l.p
+	if m == nil {
+		leaseBugs.Add(1)
+		return
+	}
+	m.observe(p, l.began, &o)
+	if learner := p.set.Load().learner; learner != nil {
+		teach(learner, l.b, &o)
+	}
+	if l.adaptive != nil {
+		l.adaptive.learn(l.began, &o)
+	}
+}
+
 // release frees the slot that was l's.
 func (l *Lease) release(now balance.Instant, m *member, b *balance.Backend, p *Pool) {
 	if s := p.set.Load(); !l.counted && !s.limited && l.adaptive == nil {

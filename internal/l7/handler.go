@@ -206,6 +206,12 @@ func (l *Limiter) SetMax(most int64) { l.max.Store(most) }
 // InFlight returns the requests in flight.
 func (l *Limiter) InFlight() int64 { return l.n.Load() }
 
+// Acquire takes a place, if there is one.
+func (l *Limiter) Acquire() bool { return l.acquire() }
+
+// Release gives a place back.
+func (l *Limiter) Release() { l.release() }
+
 func (l *Limiter) acquire() bool {
 	n := l.n.Add(1)
 	if m := l.max.Load(); m > 0 && n > m {

@@ -63,8 +63,8 @@ func (e *exchange) tunnel(client, server *netconn.Conn, early, first []byte) Fai
 	if e.rt.PoolSeries != nil {
 		e.rt.PoolSeries.TunnelOpened()
 	}
-	e.x.tunnels.enter(t)
-	defer e.x.tunnels.leave(t)
+	e.x.tunnels.Enter(t)
+	defer e.x.tunnels.Leave(t)
 	err := t.move(early, first, func(v any) { e.x.bug("l7_tunnel", v) })
 	e.rec.BytesOut += t.down.moved
 	e.body.read += t.up.moved

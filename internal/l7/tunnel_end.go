@@ -24,6 +24,15 @@ import (
 // What the backend sends after 1012 went out is dropped, as nothing may follow a
 // Close frame. A peer that has begun to close by itself is left to it.
 
+// Backend implements LongLived.
+func (t *tunnel) Backend() *balance.Backend { return t.backend }
+
+// Since implements LongLived.
+func (t *tunnel) Since() balance.Instant { return t.since }
+
+// End implements LongLived.
+func (t *tunnel) End(why observe.TunnelCause, wait time.Duration) { t.end(why, wait) }
+
 // end asks the tunnel to end, and allows its peers so long to answer. Another
 // end may shorten that and changes nothing else. It may be called from any
 // goroutine and does not wait.

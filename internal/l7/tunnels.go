@@ -22,8 +22,19 @@ const (
 	TunnelHurry = 250 * time.Millisecond
 )
 
-// Tunnels are the open tunnels of a process, so that they can be counted and
-// ended. Make it with NewTunnels; it is safe for concurrent use.
+// LongLived is a connection through weir that lives as long as its peers want: a
+// tunnel, or a session of package l4. It is comparable, and safe for concurrent
+// use.
+type LongLived interface {
+	Backend() *balance.Backend
+	Since() balance.Instant
+	// End asks it to end, and allows its peers so long to answer where they are
+	// told first. It does not wait.
+	End(why observe.TunnelCause, wait time.Duration)
+}
+
+// Tunnels are the open tunnels of a process, and its sessions, so that they can
+// be counted and ended. Make it with NewTunnels; it is safe for concurrent use.
 type Tunnels struct {
 	mu   sync.Mutex // guards the rest
 	on   map[*balance.Backend]*tunnelsOn
@@ -40,8 +51,8 @@ type TunnelsEnded [observe.TunnelOutcomes]int64
 
 // tunnelsOn are those of one backend.
 type tunnelsOn struct {
-	all    map[*tunnel]struct{}
-	untold map[*tunnel]struct{} // of all, those that were not told to end
+	all    map[LongLived]struct{}
+	untold map[LongLived]struct{} // of all, those that were not told to end
 }
 
 // NewTunnels returns a registry of none.
@@ -74,13 +85,13 @@ func (s *Tunnels) Untold(b *balance.Backend) int {
 	return 0
 }
 
-// enter adds a tunnel.
-func (s *Tunnels) enter(t *tunnel) {
+// Enter adds what has opened. It may be told to end at once.
+func (s *Tunnels) Enter(t LongLived) {
 	s.mu.Lock()
-	o := s.on[t.backend]
+	o := s.on[t.Backend()]
 	if o == nil {
-		o = &tunnelsOn{all: make(map[*tunnel]struct{}), untold: make(map[*tunnel]struct{})}
-		s.on[t.backend] = o
+		o = &tunnelsOn{all: make(map[LongLived]struct{}), untold: make(map[LongLived]struct{})}
+		s.on[t.Backend()] = o
 	}
 	s.open++
 	o.all[t] = struct{}{}
@@ -90,19 +101,19 @@ func (s *Tunnels) enter(t *tunnel) {
 	}
 	s.mu.Unlock()
 	if over != observe.TunnelByPeer {
-		t.end(over, wait)
+		t.End(over, wait)
 	}
 }
 
-// leave forgets a tunnel that has ended.
-func (s *Tunnels) leave(t *tunnel) {
+// Leave forgets what has ended.
+func (s *Tunnels) Leave(t LongLived) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	o := s.on[t.backend]
+	o := s.on[t.Backend()]
 	delete(o.untold, t)
 	delete(o.all, t)
 	if len(o.all) == 0 {
-		delete(s.on, t.backend)
+		delete(s.on, t.Backend())
 	}
 	s.open--
 	if s.open == 0 && s.none != nil {
@@ -134,7 +145,7 @@ func (s *Tunnels) Close(why observe.TunnelCause, wait time.Duration) {
 func (s *Tunnels) Cut(why observe.TunnelCause, wait time.Duration) {
 	s.mu.Lock()
 	s.over, s.wait = why, wait
-	all := make([]*tunnel, 0, s.open)
+	all := make([]LongLived, 0, s.open)
 	for _, o := range s.on {
 		clear(o.untold)
 		for t := range o.all {
@@ -143,7 +154,7 @@ func (s *Tunnels) Cut(why observe.TunnelCause, wait time.Duration) {
 	}
 	s.mu.Unlock()
 	for _, t := range all {
-		t.end(why, wait)
+		t.End(why, wait)
 	}
 }
 
@@ -167,7 +178,7 @@ func (s *Tunnels) End(w *Wave) (told int) {
 			wait = TunnelHurry
 		}
 		for _, t := range some {
-			t.end(w.Cause, wait)
+			t.End(w.Cause, wait)
 		}
 		told += len(some)
 		if gap <= 0 {
@@ -224,7 +235,7 @@ func pace(remains time.Duration, left int, draw float64) (more int, pause time.D
 
 // claim takes up to n tunnels that were not told yet, and returns how many such
 // are left.
-func (s *Tunnels) claim(b *balance.Backend, n int) (some []*tunnel, left int) {
+func (s *Tunnels) claim(b *balance.Backend, n int) (some []LongLived, left int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	take := func(o *tunnelsOn) {
@@ -254,14 +265,14 @@ func (s *Tunnels) claim(b *balance.Backend, n int) (some []*tunnel, left int) {
 func (s *Tunnels) EndOldest(b *balance.Backend, n int, least time.Duration, why observe.TunnelCause, wait time.Duration) int {
 	now := clock.Now()
 	s.mu.Lock()
-	var some []*tunnel
+	var some []LongLived
 	if o := s.on[b]; o != nil {
 		for t := range o.untold {
-			if now.Sub(t.since) >= least {
+			if now.Sub(t.Since()) >= least {
 				some = append(some, t)
 			}
 		}
-		slices.SortFunc(some, func(a, b *tunnel) int { return int(max(min(a.since.Sub(b.since), 1), -1)) })
+		slices.SortFunc(some, func(a, b LongLived) int { return int(max(min(a.Since().Sub(b.Since()), 1), -1)) })
 		some = some[:min(n, len(some))]
 		for _, t := range some {
 			delete(o.untold, t)
@@ -269,7 +280,7 @@ func (s *Tunnels) EndOldest(b *balance.Backend, n int, least time.Duration, why 
 	}
 	s.mu.Unlock()
 	for _, t := range some {
-		t.end(why, wait)
+		t.End(why, wait)
 	}
 	return len(some)
 }

@@ -69,7 +69,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 		descLimit, descShed,
 		descConnections, descAcceptQueue, descAcceptLimit, descHandshakes, descHandshaking, descCertificate, descPorts, descGeneration,
 		descDiscovered, descHeld, descLastAnswer, descAnswers, descLogDropped,
-		descTunnels, descTunnelEnds,
+		descTunnels, descTunnelEnds, descSessions, descSessionBytes, descSessionSeconds,
 	} {
 		ch <- d
 	}
@@ -186,6 +186,7 @@ func (m *Metrics) collectRequests(s sink) {
 		}
 
 		s.calls(r)
+		s.sessionsOf(m, r)
 		none := make(map[outcome]uint64)
 		r.none.addTo(none)
 		fresh, reused := r.none.connections()

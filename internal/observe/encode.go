@@ -63,8 +63,12 @@ func appendKeys(b []byte, r *Record, query bool) ([]byte, bool) {
 	if r.Session != nil {
 		b = text(b, `,"client_cert":"`, r.Session.ClientCert, maxLogText, &cut)
 	}
-	b = append(b, `,"status":`...)
-	b = strconv.AppendInt(b, int64(r.code()), 10)
+	if r.Protocol == "" {
+		b = append(b, `,"status":`...)
+		b = strconv.AppendInt(b, int64(r.code()), 10)
+	} else {
+		b = text(b, `,"proto":"`, r.Protocol, maxLogText, &cut)
+	}
 	b = append(b, `,"reason":"`...)
 	b = append(b, r.Reason.String()...)
 	if r.GRPC != 0 {
@@ -97,8 +101,10 @@ func appendKeys(b []byte, r *Record, query bool) ([]byte, bool) {
 	}
 	b = number(b, `,"bytes_in":`, r.BytesIn)
 	b = number(b, `,"bytes_out":`, r.BytesOut)
-	b = append(b, `,"reused":`...)
-	b = strconv.AppendBool(b, r.Reused)
+	if r.Protocol == "" {
+		b = append(b, `,"reused":`...)
+		b = strconv.AppendBool(b, r.Reused)
+	}
 	if r.Tunnel {
 		b = append(b, `,"tunnel":true`...)
 	}

@@ -67,6 +67,9 @@ func (f *form) value(b []byte, p *logline.Piece, r *Record, rate float64) []byte
 		}
 		return b
 	case logline.Scheme:
+		if r.Protocol != "" {
+			return append(b, r.Protocol...)
+		}
 		if r.TLS {
 			return append(b, "https"...)
 		}
@@ -348,7 +351,7 @@ func appendIP(b []byte, a netip.Addr) []byte {
 
 func appendProto(b []byte, r *Record) []byte {
 	if r.Major == 0 {
-		return b
+		return append(b, r.Protocol...)
 	}
 	b = append(b, "HTTP/"...)
 	b = strconv.AppendUint(b, uint64(r.Major), 10)

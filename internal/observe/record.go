@@ -30,6 +30,10 @@ type Record struct {
 	// show one of them. nil: none.
 	Request *message.Fields
 
+	// Protocol is what a session was of that carries no requests: tcp, sni. Empty:
+	// the record is a request's.
+	Protocol string
+
 	Start        balance.Instant // when the head was complete
 	Major, Minor uint8           // HTTP version spoken by the client
 	TLS          bool

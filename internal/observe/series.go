@@ -23,6 +23,8 @@ type Series struct {
 	stripes []seriesStripe       // one per core: reason ok and a usual code
 	rare    atomic.Pointer[cell] // everything else, newest first; cells are never removed
 	left    atomic.Int64         // unix nanoseconds since when the backend is gone; 0: it is there
+
+	sessions atomic.Pointer[sessionCounts] // nil: there was none
 }
 
 // seriesStripe is one core's share, two cache lines.
@@ -173,6 +175,7 @@ type RouteSeries struct {
 	// from falling. Guarded by mu.
 	departed                    map[outcome]uint64
 	departedFresh, departedUsed uint64
+	departedSessions            sessionSums
 }
 
 // For returns the series of one backend of the pool, or for "" the one of
@@ -225,6 +228,7 @@ func (r *RouteSeries) drop(before int64) {
 			r.departed = make(map[outcome]uint64)
 		}
 		s.addTo(r.departed)
+		s.addSessions(&r.departedSessions)
 		fresh, reused := s.connections()
 		r.departedFresh += fresh
 		r.departedUsed += reused

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package l4
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirlb/weir/internal/clock"
+	"github.com/weirlb/weir/internal/netconn"
+	"github.com/weirlb/weir/internal/observe"
+)
+
+// converse carries a session on goroutines: one side has TLS, or no descriptor.
+func (o *opening) converse(server *netconn.Conn, prefix []byte) {
+	s := o.s
+	stop := make(chan struct{})
+	s.ask = sync.OnceFunc(func() { close(stop) })
+	s.px.opt.Sessions.Enter(s)
+	var ripe atomic.Bool
+	if o.rt.Total > 0 {
+		t := time.AfterFunc(max(s.cl.Began.Add(o.rt.Total).Sub(clock.Now()), 0), func() {
+			ripe.Store(true)
+			s.ask()
+		})
+		defer t.Stop()
+	}
+	var in, out int64
+	var err error
+	if len(prefix) > 0 {
+		server.SetWriteDeadline(o.now.Add(prefixTime))
+		n, werr := server.Write(prefix)
+		server.SetWriteDeadline(0)
+		if in = int64(n); werr != nil {
+			err = &netconn.TunnelError{Conn: server, Err: werr}
+		}
+	}
+	if err == nil {
+		var more int64
+		more, out, err = netconn.Tunnel(o.c, server, o.rt.Idle, stop)
+		in += more
+	}
+	e := s.endOf(err, server, ripe.Load())
+	if s.bytes != nil {
+		s.bytes.In.Add(uint64(in))
+		s.bytes.Out.Add(uint64(out))
+	}
+	if e.how == endDone || e.how == endIdle {
+		_ = o.c.Close()
+		_ = server.Close()
+	} else {
+		_ = o.c.Reset()
+		_ = server.Reset()
+	}
+	if out > 0 {
+		s.answered = true
+		s.lease.Report(s.success())
+	}
+	s.over(e, in, out)
+}
+
+// prefixTime bounds the sending of what was read before; it fits the buffer of a
+// fresh socket.
+const prefixTime = 10 * time.Second
+
+// endOf says how a conversation ended.
+func (s *Session) endOf(err error, server *netconn.Conn, ripe bool) end {
+	var t *netconn.TunnelError
+	switch {
+	case err == nil:
+		return end{how: endDone}
+	case errors.Is(err, netconn.ErrIdle):
+		return end{how: endIdle}
+	case s.why.Load() != uint32(observe.TunnelByPeer):
+		return end{how: endTold}
+	case ripe:
+		return end{how: endTotal}
+	case s.cut():
+		return end{how: endTold}
+	case errors.As(err, &t) && t.Conn == server:
+		return end{how: endReset, side: backend}
+	default:
+		return end{how: endReset, side: client}
+	}
+}

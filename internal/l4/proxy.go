@@ -1,0 +1,455 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package l4
+
+import (
+	"errors"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"github.com/weirlb/weir/balance"
+	"github.com/weirlb/weir/internal/clock"
+	"github.com/weirlb/weir/internal/message"
+	"github.com/weirlb/weir/internal/netconn"
+	"github.com/weirlb/weir/internal/observe"
+	"github.com/weirlb/weir/internal/upstream"
+	"github.com/weirlb/weir/pool"
+)
+
+// Sessions are the open sessions of a process, so that they can be counted and
+// ended by whoever decides about their backends. A session may be told to end
+// from within Enter.
+type Sessions interface {
+	Enter(s *Session)
+	Leave(s *Session)
+}
+
+// Options configure a Proxy. Relay and Sessions are needed.
+type Options struct {
+	Listener func() string // its name now; called once per session
+	Protocol string        // the word in logs: tcp, sni
+	Relay    *Relay        // shared by listeners
+	Sessions Sessions      // shared by listeners
+	// Backend returns the connections of a backend; nil: it has none.
+	Backend func(*balance.Backend) *upstream.Target
+	// Short reports that there is no memory for another session. nil: there
+	// always is.
+	Short func() bool
+	// Failed hears of every session that ended otherwise than ok; it must not keep
+	// the record. nil: nobody.
+	Failed func(*observe.Record)
+	// Bug hears of broken invariants. nil: they are dropped.
+	Bug func(where string, v any)
+}
+
+// Proxy carries the sessions of one listener. Make it with New; it is safe for
+// concurrent use.
+type Proxy struct {
+	opt  Options
+	quit chan struct{}         // closed: nothing is dialed any more
+	tap  func(*observe.Record) // of tests; nil: nobody
+
+	open atomic.Int64
+	cuts atomic.Int64
+	once sync.Once
+	wg   sync.WaitGroup // sessions that are decided about, and those of goroutines
+}
+
+// New returns a Proxy.
+func New(opt Options) *Proxy {
+	if opt.Bug == nil {
+		opt.Bug = func(string, any) {}
+	}
+	return &Proxy{opt: opt, quit: make(chan struct{})}
+}
+
+// Open returns the number of established sessions.
+func (p *Proxy) Open() int64 { return p.open.Load() }
+
+// CutCount returns how many sessions were ended by the end of the process.
+func (p *Proxy) CutCount() int64 { return p.cuts.Load() }
+
+// Quit gives up those who wait for a backend. Established sessions go on.
+func (p *Proxy) Quit() { p.once.Do(func() { close(p.quit) }) }
+
+// Wait returns when nobody waits for a backend.
+func (p *Proxy) Wait() { p.wg.Wait() }
+
+func (p *Proxy) left() { p.open.Add(-1) }
+
+// opening is a session that has no backend yet.
+type opening struct {
+	px     *Proxy
+	rt     *Route
+	s      *Session
+	c      *netconn.Conn
+	prefix []byte
+
+	now  balance.Instant
+	breq balance.Request
+	try  pool.Try
+	last failure
+}
+
+// failure is why there is no session, or no connection of one attempt.
+type failure struct {
+	reason message.Reason
+	kind   pool.OutcomeKind
+	detail string
+	final  bool // no other backend would help
+}
+
+// Serve carries a session, see the package's comment.
+func (p *Proxy) Serve(c *netconn.Conn, ci *Client, rt *Route, prefix []byte) {
+	p.wg.Add(1)
+	defer p.wg.Done()
+	s := &Session{px: p, rt: rt, cl: *ci}
+	o := &opening{px: p, rt: rt, s: s, c: c, prefix: prefix, now: clock.Now()}
+	if s.cl.Began == 0 {
+		s.cl.Began = o.now
+	}
+	defer o.crashed()
+	if rt.Limit != nil && !rt.Limit.Acquire() {
+		o.refuse(failure{reason: message.RouteFull})
+		return
+	}
+	if p.opt.Short != nil && p.opt.Short() {
+		o.giveUp(failure{reason: message.LocalMemory, detail: "no memory left for further sessions"})
+		return
+	}
+	rt.Pool.BeginRequest(o.now)
+	o.breq.Rand = rand.Uint64()
+	if rt.Key != nil {
+		o.breq.Key, o.breq.HasKey = rt.Key(s.cl.Peer.Addr())
+	}
+	server, f := o.reach()
+	if f.reason != message.OK {
+		o.giveUp(f)
+		return
+	}
+	o.establish(server)
+}
+
+// crashed, deferred, lets go of what a session held that panicked before it was
+// established.
+func (o *opening) crashed() {
+	v := recover()
+	if v == nil {
+		return
+	}
+	o.px.opt.Bug("l4", v)
+	_ = o.c.Reset()
+	if o.s.lease.Held() {
+		o.s.lease.Done(pool.Outcome{Now: clock.Now(), Kind: pool.LocalFault})
+	}
+}
+
+// reach connects to a backend, and to another one where that fails.
+func (o *opening) reach() (*netconn.Conn, failure) {
+	for {
+		if f := o.choose(); f.reason != message.OK {
+			if o.last.reason != message.OK {
+				f = o.last // that no second backend was to be had is less true
+			}
+			return nil, f
+		}
+		nc, f := o.dial()
+		if f.reason == message.OK {
+			return nc, f
+		}
+		s, b := o.s, o.s.lease.Backend()
+		s.lease.Done(pool.Outcome{Now: o.now, Kind: f.kind, Total: s.connect, Client: clientHash(s.cl.Peer.Addr())})
+		if f.final {
+			return nil, f
+		}
+		d := o.rt.Pool.Next(o.now, &o.rt.Retry, &o.try, pool.Failure{Kind: f.kind, Backend: b}, rand.Uint64())
+		if !d.Again {
+			return nil, f
+		}
+		o.last = f
+		s.tried = append(s.tried, observe.Try{Backend: b.ID(), Reason: f.reason})
+		if o.rt.PoolSeries != nil {
+			o.rt.PoolSeries.Redispatch(f.reason)
+		}
+	}
+}
+
+// choose reserves a slot on a backend, waiting in the pool's queue when all are
+// full.
+func (o *opening) choose() failure {
+	s, p := o.s, o.rt.Pool
+	o.breq.Now = o.now
+	r := p.Pick(&s.lease, &o.breq)
+	if r == pool.Full {
+		r = o.wait()
+	}
+	if r != pool.Granted {
+		return refusal(r)
+	}
+	s.b = s.lease.Backend()
+	o.breq.Tried.Add(s.b.Hash())
+	o.breq.Rand = rand.Uint64()
+	return failure{}
+}
+
+// wait waits for a slot as long as the client does.
+func (o *opening) wait() pool.Refusal {
+	gone := make(chan struct{})
+	watch := o.c.OnAbort(sync.OnceFunc(func() { close(gone) }))
+	defer watch.Stop()
+	over := make(chan struct{})
+	defer close(over)
+	abort := make(chan struct{})
+	go func() {
+		select {
+		case <-gone:
+		case <-o.px.quit:
+		case <-over:
+		}
+		close(abort)
+	}()
+	r := o.rt.Pool.Wait(&o.s.lease, &o.breq, 0, abort)
+	waited := o.now
+	o.now = clock.Now()
+	o.s.queue += o.now.Sub(waited)
+	return r
+}
+
+// dial makes the connection of one attempt.
+func (o *opening) dial() (*netconn.Conn, failure) {
+	s := o.s
+	s.attempts++
+	t := o.px.opt.Backend(s.b)
+	if t == nil {
+		o.px.opt.Bug("l4_target", s.b.ID())
+		return nil, failure{reason: message.NoBackend, kind: pool.LocalFault, detail: "backend without connections", final: true}
+	}
+	var by balance.Instant
+	if o.rt.Connect > 0 {
+		by = o.now.Add(o.rt.Connect)
+	}
+	nc, cut, err := t.Open(o.now, by, o.px.quit)
+	began := o.now
+	o.now = clock.Now()
+	s.connect = o.now.Sub(began)
+	if err != nil {
+		return nil, dialFailure(err)
+	}
+	s.cut = cut
+	return nc, failure{}
+}
+
+// establish joins both connections.
+func (o *opening) establish(server *netconn.Conn) {
+	s := o.s
+	s.connected = o.now
+	if o.rt.Series != nil {
+		s.bytes = o.rt.Series.For(s.b.ID()).Session()
+	}
+	prefix := o.prefix
+	if h := o.rt.ProxyHeader; h != nil {
+		prefix = append(h(nil, &s.cl), prefix...)
+	} else if len(prefix) > 0 {
+		prefix = append([]byte(nil), prefix...)
+	}
+	o.px.open.Add(1)
+	if !o.c.Spliceable() || !server.Spliceable() {
+		o.converse(server, prefix)
+		return
+	}
+	_ = o.c.SetUserTimeout(upstream.DefaultUserTimeout) // an option less is no reason to refuse
+	s.half[client].ahead = prefix
+	s.owner, s.slot, s.pos = s, -1, -1
+	s.idle, s.last = o.rt.Idle, o.now
+	if o.rt.Total > 0 {
+		s.ends = s.cl.Began.Add(o.rt.Total)
+	}
+	if err := o.join(server); err != nil {
+		o.px.open.Add(-1)
+		s.lease.Done(pool.Outcome{Now: o.now, Kind: pool.LocalFault})
+		_ = server.Close()
+		o.giveUp(failure{reason: message.LocalFiles, detail: err.Error()})
+	}
+}
+
+// join takes both descriptors and gives them to a loop.
+func (o *opening) join(server *netconn.Conn) error {
+	s := o.s
+	loop, err := o.px.opt.Relay.next()
+	if err != nil {
+		return err
+	}
+	s.ask = func() { loop.end(&s.pair) }
+	b, bClosed, err := server.Detach(s.ask)
+	if err != nil {
+		return err
+	}
+	c, cClosed, err := o.c.Detach(nil)
+	if err != nil {
+		netconn.RawClose(b)
+		if bClosed != nil {
+			bClosed()
+		}
+		return err
+	}
+	s.fd = [2]int32{int32(c), int32(b)}
+	s.closed = [2]func(){cClosed, bClosed}
+	// Known before the loop has it, and ended by nobody before: a loop may end it
+	// at once, which leaves.
+	o.px.opt.Sessions.Enter(s)
+	if err := loop.add(&s.pair); err != nil {
+		s.pair.over = true
+		s.pair.close(end{how: endTold})
+		s.over(end{how: endTold}, 0, 0)
+		return nil
+	}
+	if s.why.Load() != uint32(observe.TunnelByPeer) || s.cut() {
+		loop.end(&s.pair) // told between the two
+	}
+	return nil
+}
+
+// giveUp is refuse for who holds a slot of the route.
+func (o *opening) giveUp(f failure) {
+	if o.rt.Limit != nil {
+		o.rt.Limit.Release()
+	}
+	o.refuse(f)
+}
+
+// refuse ends a connection that has got no backend. A reset cannot be taken for
+// an empty answer.
+func (o *opening) refuse(f failure) {
+	s := o.s
+	_ = o.c.Reset()
+	r := records.Get().(*observe.Record)
+	o.px.fill(r, o.rt, &s.cl)
+	if s.b != nil {
+		r.Backend = s.b.ID()
+	}
+	r.Attempts, r.Redispatches, r.Tried = s.attempts, len(s.tried), append(r.Tried, s.tried...)
+	r.Queue, r.Connect = s.queue, s.connect
+	r.Reason, r.Detail = f.reason, f.detail
+	o.px.record(r, o.rt, clock.Now())
+}
+
+// Refuse ends a connection that gets no session. rt is where it would have gone;
+// nil when no route was found, and then series and log are told by none.
+func (p *Proxy) Refuse(c *netconn.Conn, ci *Client, none *Route, reason message.Reason, detail string) {
+	_ = c.Reset()
+	r := records.Get().(*observe.Record)
+	now := clock.Now()
+	p.fill(r, none, ci)
+	if r.Start == 0 {
+		r.Start = now
+	}
+	r.Reason, r.Detail = reason, detail
+	p.record(r, none, now)
+}
+
+// records are reused.
+var records = sync.Pool{New: func() any { return new(observe.Record) }}
+
+// fill begins a record.
+func (p *Proxy) fill(r *observe.Record, rt *Route, ci *Client) {
+	if p.opt.Listener != nil {
+		r.Listener = p.opt.Listener()
+	}
+	r.Protocol = p.opt.Protocol
+	r.ClientIP, r.Start = ci.Peer.Addr(), ci.Began
+	r.TLS, r.Session = ci.Session != nil, ci.Session
+	if ci.Name != "" {
+		r.Host = []byte(ci.Name)
+	}
+	if rt != nil {
+		r.Route, r.Pool = rt.Name, rt.PoolName
+	}
+}
+
+// record hands a finished record out.
+func (p *Proxy) record(r *observe.Record, rt *Route, now balance.Instant) {
+	r.Total = now.Sub(r.Start)
+	if rt != nil {
+		if rt.Series != nil {
+			rt.Series.For(r.Backend).ObserveSession(r)
+		}
+		if rt.Log != nil {
+			rt.Log.Write(r)
+		}
+	}
+	if r.Reason != message.OK && p.opt.Failed != nil {
+		p.opt.Failed(r)
+	}
+	if p.tap != nil {
+		p.tap(r)
+	}
+	r.Reset()
+	records.Put(r)
+}
+
+// refusal turns a pool's refusal into a failure.
+func refusal(r pool.Refusal) failure {
+	f := failure{reason: message.NoBackend, final: true}
+	switch r {
+	case pool.AllBroken:
+		f.reason = message.AllBroken
+	case pool.Full, pool.QueueFull:
+		f.reason = message.QueueFull
+	case pool.QueueTimeout:
+		f.reason = message.QueueTimeout
+	case pool.Shed:
+		f.reason = message.Shed
+	case pool.Aborted:
+		f.reason, f.detail = message.ClientAbort, "in the queue"
+	}
+	return f
+}
+
+// dialFailure turns upstream's error into a failure.
+func dialFailure(err error) failure {
+	var d *upstream.DialError
+	if !errors.As(err, &d) {
+		return failure{reason: message.Unreachable, kind: pool.ConnectUnreachable, detail: err.Error()}
+	}
+	f := failure{detail: d.Error()}
+	switch d.Kind {
+	case upstream.Refused:
+		f.reason, f.kind = message.ConnectRefused, pool.ConnectRefused
+	case upstream.Timeout:
+		f.reason, f.kind = message.ConnectTimeout, pool.ConnectTimeout
+	case upstream.TLS:
+		f.reason, f.kind = message.TLSFailed, pool.TLSFailed
+	case upstream.DNS:
+		f.reason, f.kind = message.DNSFailed, pool.LocalFault
+	case upstream.LocalPorts:
+		f.reason, f.kind = message.LocalPorts, pool.LocalFault
+	case upstream.LocalFiles:
+		f.reason, f.kind = message.LocalFiles, pool.LocalFault
+	case upstream.LocalMemory:
+		f.reason, f.kind = message.LocalMemory, pool.LocalFault
+	case upstream.Limit:
+		f.reason, f.kind = message.ConnLimit, pool.LocalFault
+	case upstream.DrainOver:
+		f.reason, f.kind = message.DrainCut, pool.Reset
+	case upstream.Canceled:
+		f.reason, f.kind, f.final = message.DrainCut, pool.Canceled, true
+	default:
+		f.reason, f.kind = message.Unreachable, pool.ConnectUnreachable
+	}
+	return f
+}
+
+// clientHash is the client as pools count different ones; 0: not known.
+func clientHash(a netip.Addr) uint64 {
+	if !a.IsValid() {
+		return 0
+	}
+	b := a.Unmap().As16()
+	h := uint64(14695981039346656037) // FNV-1a, 64 bits
+	for _, c := range b {
+		h = (h ^ uint64(c)) * 1099511628211
+	}
+	return h | 1
+}
