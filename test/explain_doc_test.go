@@ -3,7 +3,6 @@
 package test
 
 import (
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/weirlb/weir/internal/weirtest"
 )
 
 // varying is what differs from run to run: ids, hashes, times, places in tables
@@ -37,7 +38,7 @@ func TestExplainDocument(t *testing.T) {
 	// names, so which of two backends has the key may differ: both are "SHOP".
 	ports := map[string]string{}
 	for _, p := range []string{"8080", "9900", "9001", "9002", "9003"} {
-		ports[p] = freePort(t)
+		ports[p] = weirtest.FreePort(t)
 	}
 	move := func(s string) string {
 		for from, to := range ports {
@@ -95,18 +96,4 @@ func TestExplainDocument(t *testing.T) {
 			}
 		}
 	}
-}
-
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
 }

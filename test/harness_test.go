@@ -19,6 +19,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/weirlb/weir/internal/weirtest"
 )
 
 // binary is the weir under test.
@@ -176,14 +178,10 @@ func startBackend(t *testing.T, addr string, args ...string) *process {
 	return p
 }
 
+// freeAddr is an address on 127.0.0.1, which certificates and logs name.
 func freeAddr(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
+	return "127.0.0.1:" + weirtest.FreePort(t)
 }
 
 func waitListening(t *testing.T, p *process, addr string) {

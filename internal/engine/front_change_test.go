@@ -23,18 +23,6 @@ import (
 	"github.com/weirlb/weir/internal/weirtest"
 )
 
-// freePort finds a port that is free on all addresses.
-func freePort(t *testing.T) string {
-	t.Helper()
-	ln, err := net.Listen("tcp", ":0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = ln.Close() }()
-	_, port, _ := net.SplitHostPort(ln.Addr().String())
-	return port
-}
-
 // newcomers connect to an address as fast as they can, each with one request.
 type newcomers struct {
 	t      *testing.T
@@ -105,7 +93,7 @@ func (n *newcomers) end() {
 // every dry run says that it will work.
 func TestListenersChangeUnderLoad(t *testing.T) {
 	w := newReloadWorld(t)
-	port, dir := freePort(t), t.TempDir()
+	port, dir := weirtest.FreePort(t), t.TempDir()
 	addr := "127.0.0.1:" + port
 	text := func(top, name, listener string) string {
 		return fmt.Sprintf(`%s
@@ -176,7 +164,7 @@ pools: {stay: {backends: [%q], health: {passive: off}}}
 // routes, and what the first one's connections do goes on.
 func TestBindMoves(t *testing.T) {
 	w := newReloadWorld(t)
-	port := freePort(t)
+	port := weirtest.FreePort(t)
 	addr := "127.0.0.1:" + port
 	text := func(a, b string) string {
 		listeners := ""
@@ -360,7 +348,7 @@ func TestTokenIsReadAgain(t *testing.T) {
 		}
 	}
 	write("first-token-of-the-file")
-	text := strings.Replace(simple("", backend(t, "a")), `admin: {bind: "127.0.0.1:0"}`, fmt.Sprintf(`admin: {bind: "127.0.0.1:%s", token_file: %q}`, freePort(t), file), 1)
+	text := strings.Replace(simple("", backend(t, "a")), `admin: {bind: "127.0.0.1:0"}`, fmt.Sprintf(`admin: {bind: "127.0.0.1:%s", token_file: %q}`, weirtest.FreePort(t), file), 1)
 	r := start(t, text)
 	status := func(token string) int {
 		t.Helper()

@@ -167,12 +167,7 @@ func upgradeText(t *testing.T, more string, backends ...*server) string {
 
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
+	return "127.0.0.1:" + weirtest.FreePort(t)
 }
 
 // TestUpgrade: the sockets go over, what is in flight ends here, readiness never

@@ -89,23 +89,11 @@ func (k *knocker) more(n int64) {
 	eventually(k.t, "clients served", func() bool { return k.served.Load() >= to || k.t.Failed() })
 }
 
-// freePort finds a port that is free on all addresses.
-func freePort(t *testing.T) string {
-	t.Helper()
-	ln, err := net.Listen("tcp", ":0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	_, port, _ := net.SplitHostPort(ln.Addr().String())
-	return port
-}
-
 // TestBindsChange: while clients connect without a pause, a bind becomes wider,
 // narrower, is written otherwise, and gets and loses others: none is refused,
 // none is lost.
 func TestBindsChange(t *testing.T) {
-	port := freePort(t)
+	port := weirtest.FreePort(t)
 	sock := "unix:" + filepath.Join(t.TempDir(), "s")
 	base := "127.0.0.1:" + port
 	l := start(t, Options{Bind: []string{base}}, named("x"))
@@ -141,7 +129,7 @@ func TestBindsChange(t *testing.T) {
 // TestMoves: a socket goes from one listener to another, the first of which
 // stops, to the net package, and back.
 func TestMoves(t *testing.T) {
-	for _, bind := range []string{"127.0.0.1:" + freePort(t), "unix:" + filepath.Join(t.TempDir(), "s")} {
+	for _, bind := range []string{"127.0.0.1:" + weirtest.FreePort(t), "unix:" + filepath.Join(t.TempDir(), "s")} {
 		s := NewSockets()
 		a := start(t, Options{Bind: []string{bind}, Sockets: s}, named("a"))
 		at := a.Addrs()[0]
@@ -237,7 +225,7 @@ func TestQueueIsServed(t *testing.T) {
 // TestTakenAgain: a socket that is being given up and is wanted again is the same
 // one, and lets new clients in.
 func TestTakenAgain(t *testing.T) {
-	bind := "127.0.0.1:" + freePort(t)
+	bind := "127.0.0.1:" + weirtest.FreePort(t)
 	s := NewSockets()
 	a := start(t, Options{Bind: []string{bind}, Sockets: s}, named("a"))
 	at := a.Addrs()[0]
@@ -352,7 +340,7 @@ func TestChangeFails(t *testing.T) {
 	defer taken.Close()
 	s := NewSockets()
 	l := start(t, Options{Bind: []string{"127.0.0.1:0"}, Sockets: s}, named("x"))
-	free := "127.0.0.1:" + freePort(t)
+	free := "127.0.0.1:" + weirtest.FreePort(t)
 	for name, opt := range map[string]Options{
 		"nothing":         {},
 		"taken":           {Bind: []string{free, taken.Addr().String()}},
@@ -397,7 +385,7 @@ func TestSocketsCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	own := NewSockets()
-	k, err := own.Take("127.0.0.1:" + freePort(t))
+	k, err := own.Take("127.0.0.1:" + weirtest.FreePort(t))
 	if err != nil {
 		t.Fatal(err)
 	}

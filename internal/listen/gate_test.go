@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/weirlb/weir/internal/weirtest"
 )
 
 // refusedAt opens a connection that must be refused, and returns what came.
@@ -144,7 +146,7 @@ func TestRefusedDuringChange(t *testing.T) {
 	full := start(t, Options{Gate: gate}, echoing)
 	c := dial(t, full)
 	echo(t, c, "in")
-	port := freePort(t)
+	port := weirtest.FreePort(t)
 	ways := [2]Options{
 		{Gate: gate, Bind: []string{":" + port}},
 		{Gate: gate, Bind: []string{"[::]:" + port}}, // the same socket
