@@ -57,6 +57,24 @@ func NewClientConn(nc *netconn.Conn, lim Limits) *ClientConn {
 	return c
 }
 
+// SetReadDeadline bounds waiting for content.
+func (c *ClientConn) SetReadDeadline(t balance.Instant) { c.nc.SetReadDeadline(t) }
+
+// SetWriteDeadline bounds what writes.
+func (c *ClientConn) SetWriteDeadline(t balance.Instant) { c.nc.SetWriteDeadline(t) }
+
+// Cut ends the exchange, and the connection with it, at once.
+func (c *ClientConn) Cut() { c.nc.Abort() }
+
+// Unprocessed reports that no byte of the request has left.
+func (c *ClientConn) Unprocessed() bool { return c.out.sent == 0 }
+
+// Refusable is false: what has left may have been acted on.
+func (c *ClientConn) Refusable() bool { return false }
+
+// Unacked reports that the backend's host has not acknowledged what was sent.
+func (c *ClientConn) Unacked() bool { return c.nc.Unacked() }
+
 // Conn leads to the connection.
 func (c *ClientConn) Conn() *netconn.Conn { return c.nc }
 

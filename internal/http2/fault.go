@@ -2,7 +2,10 @@
 
 package http2
 
-import "errors"
+import (
+	"errors"
+	"strconv"
+)
 
 // Code says in RST_STREAM and GOAWAY why (RFC 9113 section 7).
 type Code uint32
@@ -24,6 +27,19 @@ const (
 	CodeInadequateSecurity Code = 0xc
 	CodeHTTP11Required     Code = 0xd
 )
+
+var codeNames = [...]string{
+	"NO_ERROR", "PROTOCOL_ERROR", "INTERNAL_ERROR", "FLOW_CONTROL_ERROR", "SETTINGS_TIMEOUT", "STREAM_CLOSED", "FRAME_SIZE_ERROR",
+	"REFUSED_STREAM", "CANCEL", "COMPRESSION_ERROR", "CONNECT_ERROR", "ENHANCE_YOUR_CALM", "INADEQUATE_SECURITY", "HTTP_1_1_REQUIRED",
+}
+
+// String returns the RFC's name.
+func (c Code) String() string {
+	if int(c) < len(codeNames) {
+		return codeNames[c]
+	}
+	return "code " + strconv.FormatUint(uint64(c), 10)
+}
 
 // ConnError ends a connection: GOAWAY with the code, then the end.
 type ConnError struct {

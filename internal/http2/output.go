@@ -154,7 +154,6 @@ func (o *output) flush(rounds int) {
 	o.lock.Unlock()
 	if err != nil {
 		o.lost(err)
-		o.nc.Abort() // ends the reader
 	}
 }
 

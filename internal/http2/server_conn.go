@@ -4,9 +4,7 @@ package http2
 
 import (
 	"errors"
-	"io"
 	"math/rand/v2"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,15 +32,8 @@ type conn struct {
 	serving sync.WaitGroup  // streams that are being served, and writing on their behalf
 
 	// Owned by the reader.
-	in      source
-	fr      *http2.Framer
-	dec     decoder
-	set     *Settings       // in force
-	now     balance.Instant // of the last read
-	frameBy balance.Instant // when what has begun to arrive must be complete; 0: not set yet
-	noLimit bool            // what arrives is content, which has limits of its own
-	block   []byte          // of a header block in several frames
-	opening opening         // what the first frame of that said
+	input
+	set *Settings // in force
 
 	first   atomic.Bool // no request has come yet
 	leaving atomic.Bool // the client was told that the connection is to end
@@ -72,13 +63,6 @@ type conn struct {
 	output
 }
 
-// opening is the HEADERS frame of a block that further frames go on with.
-type opening struct {
-	stream  uint32 // 0: there is none
-	end     bool   // of the stream
-	selfDep bool   // it depends on itself
-}
-
 // leaveStage is how far a connection has come to its end (RFC 9113 section 6.8).
 type leaveStage uint8
 
@@ -98,7 +82,7 @@ func newConn(s *Server, nc *netconn.Conn, info any) *conn {
 	now := clock.Now()
 	set := s.now()
 	c := &conn{
-		srv: s, nc: nc, info: info, tls: nc.TLS() != nil, since: now, now: now, set: set, most: set.streams(),
+		srv: s, nc: nc, info: info, tls: nc.TLS() != nil, since: now, set: set, most: set.streams(),
 		streams: make(map[uint32]*ServerStream), initial: startWindow,
 	}
 	if set.MaxAge > 0 {
@@ -109,13 +93,12 @@ func newConn(s *Server, nc *netconn.Conn, info any) *conn {
 		}
 	}
 	c.first.Store(true)
-	c.dec.reset(defaultTable)
+	c.input.begin(nc, now)
+	c.idle, c.arm, c.late = c.kick, c.armRead, c.isLate
+	c.patience = func() time.Duration { return c.set.Timeouts.Header }
 	c.calm.begin(now)
-	c.output.begin(nc, &c.mu, s.workers.start, &c.serving, c.kill, errNotRead)
+	c.output.begin(nc, &c.mu, s.workers.start, &c.serving, c.lost, errNotRead)
 	c.stallBy = set.Timeouts.Write
-	c.in.more = c.readMore
-	c.fr = http2.NewFramer(nil, &c.in)
-	c.fr.SetMaxReadFrameSize(maxFrame)
 	return c
 }
 
@@ -186,75 +169,14 @@ func (c *conn) readPreface() error {
 
 // readFrame waits for a frame and does what it says.
 func (c *conn) readFrame() error {
-	if c.opening.stream == 0 {
-		c.frameBy = 0
-	}
-	if c.in.empty() {
-		if err := c.await(); err != nil {
-			return err
-		}
-	}
-	fh, err := c.fr.ReadFrameHeader()
+	fh, err := c.next()
 	switch {
 	case err != nil:
-		return readFault(err)
-	case fh.Type == http2.FrameData:
-		c.noLimit = true
-		err := c.readData(fh)
-		c.noLimit = false
 		return err
+	case fh.Type == http2.FrameData:
+		return readData(&c.input, c, fh)
 	}
 	return c.readPayload(fh)
-}
-
-// await waits for the first bytes of a frame, holding no buffer.
-func (c *conn) await() error {
-	c.in.release()
-	c.kick()
-	for {
-		c.arm()
-		buf, n, err := c.nc.ReadInto(takeReadBuffer)
-		c.now = clock.Now()
-		if n > 0 {
-			c.in.put(buf, n)
-			return nil
-		}
-		if buf != nil {
-			readBuffers.Put((*[readSize]byte)(buf))
-		}
-		if !errors.Is(err, os.ErrDeadlineExceeded) {
-			return orEOF(err)
-		}
-		if err := c.late(); err != nil {
-			return err
-		}
-	}
-}
-
-func orEOF(err error) error {
-	if err == nil {
-		return io.EOF
-	}
-	return err
-}
-
-// readMore reads on within a frame.
-func (c *conn) readMore(buf []byte) (int, error) {
-	c.kick()
-	for {
-		if t := c.set.Timeouts.Header; t > 0 && c.frameBy == 0 && !c.noLimit {
-			c.frameBy = c.now.Add(t)
-		}
-		c.arm()
-		n, err := c.nc.Read(buf)
-		c.now = clock.Now()
-		if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
-			return n, orEOF(err)
-		}
-		if err := c.late(); err != nil {
-			return 0, err
-		}
-	}
 }
 
 // Ends that are nobody's fault.
@@ -265,9 +187,9 @@ var (
 	errStall = &ConnError{Code: CodeNo, Detail: "a frame took too long"}
 )
 
-// arm sets the deadline of the next wait. It is moved by others when the last
+// armRead sets the deadline of the next wait. It is moved by others when the last
 // stream ends.
-func (c *conn) arm() {
+func (c *conn) armRead() {
 	c.mu.Lock()
 	c.armLocked()
 	c.mu.Unlock()
@@ -294,8 +216,8 @@ func (c *conn) armLocked() {
 	c.nc.SetReadDeadline(by)
 }
 
-// late says what it means that a deadline has passed: the end, or nothing.
-func (c *conn) late() error {
+// isLate says what it means that a deadline has passed: the end, or nothing.
+func (c *conn) isLate() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	passed := func(t balance.Instant) bool { return t != 0 && c.now >= t }
@@ -418,6 +340,12 @@ func (c *conn) goodbye() {
 		}
 		n += k
 	}
+}
+
+// lost ends a connection that cannot be written to.
+func (c *conn) lost(err error) {
+	c.kill(err)
+	c.nc.Abort() // ends the reader
 }
 
 // kill ends every stream, for the reason given.

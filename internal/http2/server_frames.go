@@ -215,60 +215,6 @@ func (c *conn) readPing(f *http2.PingFrame) error {
 	return nil
 }
 
-// readData takes content in, piece by piece.
-func (c *conn) readData(fh http2.FrameHeader) error {
-	size, pad := int(fh.Length), 0
-	if fh.StreamID == 0 {
-		return protocolError("DATA on stream 0")
-	}
-	end := fh.Flags.Has(http2.FlagDataEndStream)
-	s, fault, err := c.beginData(fh.StreamID, size)
-	if err != nil {
-		return err
-	}
-	if fh.Flags.Has(http2.FlagDataPadded) {
-		if size == 0 {
-			return &ConnError{Code: CodeFrameSize, Detail: "DATA without the length of its padding"}
-		}
-		p, err := c.in.next(1)
-		if err != nil {
-			return err
-		}
-		size--
-		if pad = int(p[0]); pad > size {
-			return protocolError("more padding than DATA")
-		}
-		size -= pad
-	}
-	for left := size; left > 0; {
-		p, err := c.in.next(left)
-		if err != nil {
-			return err
-		}
-		left -= len(p)
-		if s != nil && fault == CodeNo {
-			fault = c.data(s, fh.StreamID, p)
-		}
-	}
-	for left := pad; left > 0; {
-		p, err := c.in.next(left)
-		if err != nil {
-			return err
-		}
-		left -= len(p)
-	}
-	if s != nil && fault == CodeNo {
-		fault, err = c.endData(s, fh.StreamID, int(fh.Length)-size, size, end)
-		if err != nil {
-			return err
-		}
-	}
-	if fault != CodeNo {
-		return &streamFault{fh.StreamID, fault}
-	}
-	return nil
-}
-
 // beginData accounts for a frame of DATA and finds its stream. No stream and no
 // fault: what comes is for one that weir has reset, and is dropped.
 func (c *conn) beginData(id uint32, size int) (*ServerStream, Code, error) {

@@ -48,21 +48,13 @@ type ServerStream struct {
 	cancelled atomic.Bool
 	sent      atomic.Int64
 
-	readWake chan struct{} // one element: look again
-
 	// Guarded by the connection's mutex.
 	sender
-	remote   bool  // the client has ended its half
-	dead     error // why the stream is over before both halves were ended
-	bad      *http1.Error
-	unwanted bool // content that comes is dropped
-	asked    bool // the client waits for 100 Continue
-	sized    bool
-	expect   int64 // content that Content-Length announced and that has not come
-	received int64
-	window   recvWindow
-	content  content
-	onLeave  func()
+	receiver
+	dead    error // why the stream is over before both halves were ended
+	bad     *http1.Error
+	asked   bool // the client waits for 100 Continue
+	onLeave func()
 }
 
 // newStream opens a stream. Called under mu, by the reader.
@@ -72,7 +64,8 @@ func (c *conn) newStream(o opening) *ServerStream {
 		s = c.free[n-1]
 		c.free = c.free[:n-1]
 	} else {
-		s = &ServerStream{conn: c, readWake: make(chan struct{}, 1), info: c.info}
+		s = &ServerStream{conn: c, info: c.info}
+		s.readWake = make(chan struct{}, 1)
 		s.writeWake = make(chan struct{}, 1)
 		if c.srv.Info != nil {
 			s.info = c.srv.Info(c.info)
@@ -212,8 +205,6 @@ func (s *ServerStream) endContent() {
 	s.remote = true
 	s.wakeReader()
 }
-
-func (s *ServerStream) wakeReader() { wake(s.readWake) }
 
 func wake(c chan struct{}) {
 	select {
