@@ -232,13 +232,22 @@ func (p *proxy) rss() (kib int) {
 	return kib
 }
 
+var givenPorts = map[int]bool{}
+
+// freePort never gives the same port twice. It is not safe for concurrent use.
 func freePort() int {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		panic(err)
+	for {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			panic(err)
+		}
+		port := l.Addr().(*net.TCPAddr).Port
+		l.Close()
+		if !givenPorts[port] {
+			givenPorts[port] = true
+			return port
+		}
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 func waitPort(port int) error {
