@@ -61,6 +61,7 @@ func newExplain() *cobra.Command {
 	f.StringVarP(&q.Method, "request", "X", "GET", "the request's method")
 	f.StringArrayVarP((*[]string)(&q.Headers), "header", "H", nil, "a header of the request, 'Name: value'; may be repeated")
 	f.StringVar(&q.Client, "client", "127.0.0.1", "the address that the request comes from")
+	f.StringVar(&q.SNI, "sni", "", "the server name that the client asks for in TLS, or none (default: the URL's host)")
 	f.BoolVar(&failures, "failures", false, "show the last requests that failed")
 	f.StringVar(&pool, "pool", "", "with --failures: of this pool only")
 	f.StringVar(&since, "since", "", "with --failures: only those younger than this, such as 10m, or later than this, such as 15:04")

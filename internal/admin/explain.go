@@ -35,6 +35,9 @@ type Question struct {
 	URL      string `json:"url"`                // absolute, or a path
 	Headers  Lines  `json:"headers,omitempty"`
 	Client   string `json:"client,omitempty"` // address of the TCP peer; empty: 127.0.0.1
+	// SNI is the server name that the client asks for in TLS, and none where it asks
+	// for none; empty: the host of the URL. Without TLS it means nothing.
+	SNI string `json:"sni,omitempty"`
 }
 
 // Lines are field lines, "Name: value". As JSON they are a list of those, or an

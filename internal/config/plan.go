@@ -192,6 +192,7 @@ type ClientAuth struct {
 	CA      string   // PEM file; empty only when off
 	CRL     string   // file of revocation lists; empty: none
 	Forward []string // of client_cert, client_cert_chain and xfcc, sorted; nil: nothing
+	SNI     []string // only clients that ask for one of these names; nil: all
 }
 
 // HSTS is RFC 6797's policy for hosts of a listener.
@@ -242,6 +243,8 @@ type Match struct {
 	PathPrefix string // `/v1` matches /v1 and /v1/..., never /v10; empty: any
 	Methods    []string
 	Headers    []HeaderMatch // sorted by name
+	SNI        []string      // lower case; `*.example.com` is one or more labels; empty: any, and none
+	ALPN       []string      // of sni listeners: the client offers one of them; empty: any
 }
 
 // HeaderMatch asks for a field line with this name and exactly this value.

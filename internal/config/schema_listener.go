@@ -105,6 +105,7 @@ func (c *catchAll) read(d *decoder, n *node, l *Listener) bool {
 }
 
 func endListener(d *decoder, key, n *node, l *Listener) {
+	checkNames(d, n, l)
 	if p := n.get("bind"); p == nil && n.lacks("bind") || p != nil && p.value.kind == list && len(p.value.items) == 0 {
 		d.fault(key, "listener "+l.Name+" has no address", `add bind, such as bind: ":8080"`)
 	}
@@ -155,6 +156,15 @@ func (m *Match) name() string {
 		path = "=" + path
 	}
 	name := m.Host + path
+	if m.Host == "" && len(m.SNI) > 0 {
+		name = m.SNI[0] + path
+		if n := len(m.SNI) - 1; n > 0 {
+			name = m.SNI[0] + "+" + itoa(n) + path
+		}
+	}
+	if len(m.ALPN) > 0 {
+		name = strings.TrimSpace(name + " " + strings.Join(m.ALPN, ","))
+	}
 	if len(m.Methods) > 0 {
 		name = strings.TrimSpace(strings.Join(m.Methods, ",") + " " + name)
 	}
@@ -198,6 +208,9 @@ func (l *Listener) shadowed(d *decoder) {
 // covers reports whether everything that b's methods and fields accept is
 // accepted by m's.
 func (m *Match) covers(b *Match) bool {
+	if !coversNames(m.SNI, b.SNI) {
+		return false
+	}
 	if len(m.Methods) > 0 {
 		if len(b.Methods) == 0 {
 			return false

@@ -91,7 +91,10 @@ var matchFields = []field[Match]{
 	later[Match, string]("query", "{}", anything("mapping"), "query parameters").off("none", ""),
 	later[Match, string]("cookies", "{}", anything("mapping"), "cookies").off("none", ""),
 	later[Match]("client", "[]", listOf(prefixes, nil), "addresses of clients").off("none", nil),
-	later[Match]("sni", "none", text("name", nil), "TLS server name").off("none", ""),
+	key("sni", "[]", oneOrMore(listOf(serverName, nil)), func(m *Match) *[]string { return &m.SNI },
+		`server names that the client asks for in TLS, exact or "*.example.com" for one or more labels; without: any, and none`).off("none", nil),
+	key("alpn", "[]", oneOrMore(listOf(protocolID, nil)), func(m *Match) *[]string { return &m.ALPN },
+		"of sni listeners: protocols of which the client offers one, such as h2 or postgresql").off("none", nil),
 }
 
 // anything stands for the values of keys that are not built.

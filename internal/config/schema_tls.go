@@ -85,6 +85,8 @@ var clientAuthFields = []field[ClientAuth]{
 	key("ca", "none", file(), func(a *ClientAuth) *string { return &a.CA }, "PEM file of who signs them; must be given when one is asked for").off("none", ""),
 	key("crl", "none", file(), func(a *ClientAuth) *string { return &a.CRL },
 		"PEM or DER file of revocation lists, each signed by one of ca; certificates of an issuer whose list is out of date are refused").off("none", ""),
+	key("sni", "[]", oneOrMore(listOf(serverName, nil)), func(a *ClientAuth) *[]string { return &a.SNI },
+		`only clients that ask for one of these names, exact or "*.example.com"; others are not asked, and a request for one of these hosts on a connection for another, or the other way round, is answered with 421`),
 	key("forward", "[xfcc]", sorted(listOf(choice([]string{"client_cert", "client_cert_chain", "xfcc"}), nil)), func(a *ClientAuth) *[]string { return &a.Forward },
 		"fields that tell backends who it is: X-Forwarded-Client-Cert as Envoy writes it, Client-Cert and Client-Cert-Chain of RFC 9440. Whatever a client sends under these names is removed").off("none", nil),
 }

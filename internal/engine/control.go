@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/weirlb/weir/balance"
@@ -78,6 +79,14 @@ func inWords(m *config.Match) string {
 		host = ""
 	}
 	out := host + path
+	if len(m.SNI) > 0 && m.Host == "" && path == "" {
+		out = "sni " + strings.Join(m.SNI, " or ")
+	} else if len(m.SNI) > 0 {
+		out += ", sni " + strings.Join(m.SNI, " or ")
+	}
+	if len(m.ALPN) > 0 {
+		out += ", alpn " + strings.Join(m.ALPN, " or ")
+	}
 	for i, name := range m.Methods {
 		if i == 0 {
 			out += ", "

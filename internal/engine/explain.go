@@ -121,7 +121,11 @@ func (x *explainer) explain(q admin.Question) (admin.Explanation, error) {
 		return out, unclear("the method, URL or a header holds what would end the head of a request")
 	}
 	ci := &l7.ClientInfo{Peer: netip.AddrPortFrom(client, clientPort), Local: localOf(d.bound), TLS: d.cfg.TLS != nil}
-	r.TLS = ci.TLS
+	if r.TLS = ci.TLS; ci.TLS {
+		q.SNI = serverName(q.SNI, u.authority)
+		ci.Secure = l7.NewSecure(observe.Session{Name: q.SNI}, nil)
+		out.Request.SNI = q.SNI
+	}
 	told := d.handler.Explain(&r, ci)
 	x.tell(&out, d, &told)
 	return out, nil

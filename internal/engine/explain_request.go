@@ -4,6 +4,7 @@ package engine
 
 import (
 	"net"
+	"net/netip"
 	"strings"
 
 	"github.com/weirlb/weir/internal/admin"
@@ -44,6 +45,24 @@ func splitURL(s string) (asked, error) {
 		u.target = "/" + rest
 	}
 	return u, nil
+}
+
+// serverName is what a client asks for in TLS that opens a URL, unless it was said.
+// Addresses are not asked for.
+func serverName(said, authority string) string {
+	if said == "none" {
+		return ""
+	}
+	host := said
+	if said == "" {
+		if host = authority; strings.Contains(host, ":") {
+			host, _, _ = net.SplitHostPort(authority)
+		}
+	}
+	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
+		return ""
+	}
+	return strings.ToLower(strings.TrimSuffix(host, "."))
 }
 
 // choose finds the listener: the one that is named, else the one that the URL's

@@ -6,11 +6,13 @@ import (
 	"crypto/tls"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/weirlb/weir/internal/config"
 	"github.com/weirlb/weir/internal/l7"
 	"github.com/weirlb/weir/internal/listen"
 	"github.com/weirlb/weir/internal/observe"
+	"github.com/weirlb/weir/internal/route"
 )
 
 // clientInfo is what exchanges know of a connection.
@@ -18,7 +20,7 @@ func clientInfo(info *listen.Info) *l7.ClientInfo {
 	ci := &l7.ClientInfo{Peer: info.Remote, Local: info.Local, TLS: info.TLS}
 	if info.TLS {
 		ci.Secure = l7.NewSecure(observe.Session{
-			Version: info.TLSVersion, Suite: info.Suite, Resumed: info.Resumed, Name: info.SNI,
+			Version: info.TLSVersion, Suite: info.Suite, Resumed: info.Resumed, Name: strings.ToLower(info.SNI),
 		}, info.ClientCerts)
 	}
 	return ci
@@ -26,7 +28,7 @@ func clientInfo(info *listen.Info) *l7.ClientInfo {
 
 // clientAuth translates what a plan asks of clients.
 func clientAuth(t *config.ListenerTLS) listen.ClientAuth {
-	out := listen.ClientAuth{CAFile: t.ClientAuth.CA, CRLFile: t.ClientAuth.CRL}
+	out := listen.ClientAuth{CAFile: t.ClientAuth.CA, CRLFile: t.ClientAuth.CRL, Names: t.ClientAuth.SNI}
 	switch t.ClientAuth.Mode {
 	case "optional":
 		out.Mode = tls.VerifyClientCertIfGiven
@@ -34,6 +36,14 @@ func clientAuth(t *config.ListenerTLS) listen.ClientAuth {
 		out.Mode = tls.RequireAndVerifyClientCert
 	}
 	return out
+}
+
+// clientAuthNames are those whose clients are asked, where not all are.
+func clientAuthNames(t *config.ListenerTLS) route.NameSet {
+	if t == nil || t.ClientAuth.Mode == "off" {
+		return nil
+	}
+	return route.NewNameSet(t.ClientAuth.SNI)
 }
 
 // certFields translates how a plan tells backends whose certificate it was.

@@ -58,6 +58,7 @@ func (e *Engine) buildHandler(g *Generation, l *config.Listener) (*l7.Handler, e
 		Challenge:    e.issued.challenge(l),
 		Series:       e.metrics.Route(l.Name, "", ""),
 	}
+	h.ClientAuthNames = clientAuthNames(l.TLS)
 	h.Log = g.log.of(h)
 	if len(l.TrustedProxies)+len(g.Plan.TrustedWeirs) > 0 {
 		h.Trust = l7.NewTrust(l.TrustedProxies, g.Plan.TrustedWeirs)
@@ -80,7 +81,7 @@ func (e *Engine) buildHandler(g *Generation, l *config.Listener) (*l7.Handler, e
 func ruleOf(r *config.Route, index int) route.Rule {
 	rule := route.Rule{
 		Host: r.Match.Host, Path: r.Match.Path, PathPrefix: r.Match.PathPrefix,
-		Methods: r.Match.Methods, Raw: r.Raw, Index: index,
+		Methods: r.Match.Methods, Raw: r.Raw, Index: index, SNI: r.Match.SNI,
 	}
 	for _, m := range r.Match.Headers {
 		rule.Headers = append(rule.Headers, route.Header{Name: m.Name, Value: m.Value})

@@ -264,10 +264,16 @@ func (e *exchange) admit() Failure {
 		// CONNECT would make weir an open proxy; TRACE reflects credentials.
 		return Failure{Fault: FaultClient, Reason: message.BadRequest, Code: 405, Detail: "method not allowed"}
 	}
+	e.req.ServerName = e.ci.serverName()
+	if e.h.ClientAuthNames.Misdirected(e.req) {
+		return Failure{Fault: FaultClient, Reason: message.Misdirected, Detail: "other certificates of clients are asked for this host than on this connection"}
+	}
 	i, ok, bad := e.h.Routes.Match(e.req)
 	switch {
 	case bad != nil:
 		return Failure{Fault: FaultClient, Reason: bad.Reason, Detail: bad.Detail}
+	case !ok && e.h.Routes.Misdirected(e.req):
+		return Failure{Fault: FaultClient, Reason: message.Misdirected, Detail: "the routes for it are of another TLS server name than the connection's"}
 	case !ok || i < 0 || i >= len(e.h.Targets):
 		return Failure{Fault: FaultClient, Reason: message.NoRoute}
 	}

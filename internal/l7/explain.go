@@ -50,6 +50,7 @@ func (h *Handler) Explain(r *message.Request, ci *ClientInfo) Explained {
 		out.Health = true
 		return out
 	}
+	r.ServerName = ci.serverName()
 	out.Routes = h.Routes.Explain(r)
 	out.Refused = e.admit()
 	if e.rt == nil {

@@ -35,6 +35,11 @@ type Handler struct {
 	// trusted proxy has shown weir none: what the proxy says of it passes instead.
 	CertFields CertFields
 
+	// ClientAuthNames are the server names whose clients are asked for certificates,
+	// where not all are: a request for such a host on a connection for another one,
+	// or the other way round, is answered with 421. nil: all or nobody is asked.
+	ClientAuthNames route.NameSet
+
 	// HealthPath is answered by weir itself, with 200 while Ready says so and
 	// with 503 otherwise. Empty: none. Such requests are neither routed nor
 	// counted.
@@ -235,6 +240,14 @@ type ClientInfo struct {
 	Secure *Secure
 
 	scratch clientScratch
+}
+
+// serverName is what the client asked for in TLS; empty: nothing.
+func (c *ClientInfo) serverName() string {
+	if c.Secure == nil {
+		return ""
+	}
+	return c.Secure.Name
 }
 
 // Another returns a ClientInfo for further exchanges of the same connection, at

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/weirlb/weir/internal/inputfile"
@@ -27,6 +28,18 @@ type ClientAuth struct {
 	// list is out of date are refused; those of one that has none are not looked up.
 	// Empty: nothing is revoked.
 	CRLFile string
+	// Names says that only clients who ask for one of these server names are asked,
+	// exact or `*.example.com` for one or more labels before example.com. Empty: all.
+	Names []string
+}
+
+// concerns reports whether a client that asks for the name is asked.
+func (a *ClientAuth) concerns(name string) bool {
+	name = strings.ToLower(strings.TrimSuffix(name, "."))
+	return len(a.Names) == 0 || slices.ContainsFunc(a.Names, func(p string) bool {
+		rest, wild := strings.CutPrefix(strings.ToLower(p), "*")
+		return !wild && p != "" && name == rest || wild && len(name) > len(rest) && strings.HasSuffix(name, rest)
+	})
 }
 
 func (a *ClientAuth) asks() bool { return a.Mode != tls.NoClientCert }

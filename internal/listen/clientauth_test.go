@@ -200,3 +200,38 @@ func FuzzRevocations(f *testing.F) {
 		_, _ = parseAuthorities(text)
 	})
 }
+
+// TestClientAuthByName: only clients that ask for one of the names are asked, also
+// when a session of another name is resumed.
+func TestClientAuthByName(t *testing.T) {
+	ca, dir := weirtest.NewAuthority(t), t.TempDir()
+	auth := ClientAuth{Mode: tls.RequireAndVerifyClientCert, CAFile: ca.WritePool(dir), Names: []string{"Admin.test", "*.secret.test"}}
+	s := startSecure(t, Options{TLS: &TLSOptions{ReloadEvery: -1, ClientAuth: auth}}, []string{"a.test", "admin.test", "*.secret.test"})
+	sessions := tls.NewLRUClientSessionCache(8)
+	for _, c := range []struct {
+		name  string
+		certs []tls.Certificate
+		want  bool
+	}{
+		{"a.test", nil, true},
+		{"a.test", nil, true},
+		{"admin.test", nil, false},
+		{"ADMIN.test", nil, false},
+		{"x.secret.test", nil, false},
+		{"admin.test", []tls.Certificate{ca.Issue("alice")}, true},
+		{"a.test", []tls.Certificate{ca.Issue("alice")}, true},
+	} {
+		// One cache with one key for all names: what a client would do that tries.
+		cfg := showing(c.certs...)
+		cfg.ServerName, cfg.ClientSessionCache = c.name, oneSession{sessions}
+		if got := s.tries(cfg); got != c.want {
+			t.Errorf("%s with %d certificates: served %v", c.name, len(c.certs), got)
+		}
+	}
+}
+
+// oneSession is a cache that has one session for all servers.
+type oneSession struct{ tls.ClientSessionCache }
+
+func (o oneSession) Get(string) (*tls.ClientSessionState, bool) { return o.ClientSessionCache.Get("") }
+func (o oneSession) Put(_ string, s *tls.ClientSessionState)    { o.ClientSessionCache.Put("", s) }

@@ -123,6 +123,9 @@ func (s *certStore) change(opt TLSOptions, log *slog.Logger) (next *certStore, a
 			if next.managed != nil && isChallenge(h) {
 				return nil, nil // a validator has no certificate, and gets nothing but the handshake
 			}
+			if !next.opt.ClientAuth.concerns(h.ServerName) {
+				return nil, nil
+			}
 			return next.now.Load().forClient, nil
 		}
 	}

@@ -70,7 +70,7 @@ type Record struct {
 type Session struct {
 	Version, Suite uint16 // as crypto/tls numbers them; 0: unknown
 	Resumed        bool
-	Name           string // the server name that the client asked for; empty: none
+	Name           string // the server name that the client asked for, in lower case; empty: none
 	// ClientCert is the subject of the certificate that the client showed, verified;
 	// ClientCertHash the SHA-256 of the certificate, in hexadecimal. Empty: none.
 	ClientCert, ClientCertHash string

@@ -15,13 +15,16 @@ const (
 	NoCondition Condition = iota
 	OnHost
 	OnPath // path or path_prefix
+	OnSNI
 	OnMethod
 	OnHeader
+	OnALPN  // of Names
+	OnAsked // of Names: the client asked for TLS in another protocol first
 )
 
 // String returns the word used in explanations.
 func (c Condition) String() string {
-	return [...]string{"", "host", "path", "method", "header"}[min(c, OnHeader)]
+	return [...]string{"", "host", "path", "sni", "method", "header", "alpn", "starttls"}[min(c, OnAsked)]
 }
 
 // Verdict is what became of one rule.
@@ -80,6 +83,9 @@ func failing(rule *Rule, r *message.Request) (Condition, Header) {
 	part.Raw, part.Path, part.PathPrefix = rule.Raw, rule.Path, rule.PathPrefix
 	if !part.matches(r) {
 		return OnPath, Header{}
+	}
+	if part.SNI = rule.SNI; !part.matches(r) {
+		return OnSNI, Header{}
 	}
 	if part.Methods = rule.Methods; !part.matches(r) {
 		return OnMethod, Header{}

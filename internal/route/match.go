@@ -50,6 +50,17 @@ func (t *Table) Match(r *message.Request) (number int, ok bool, err *Error) {
 	return best.number(), best != nil, nil
 }
 
+// Misdirected reports, of a request that Match has found no rule for, that one
+// would take it on a connection with another server name: the client has reused a
+// connection for a host that the connection is not for (RFC 9110, section 15.5.20).
+func (t *Table) Misdirected(r *message.Request) bool {
+	if t.nameless == nil || !r.TLS {
+		return false
+	}
+	_, ok, err := t.nameless.Match(r)
+	return ok && err == nil
+}
+
 // matchBad routes a path without a normal form: only a raw rule may take it,
 // and not when a careless reading belongs to an earlier rule.
 func (t *Table) matchBad(r *message.Request, host []byte, bad *Error) (int, bool, *Error) {

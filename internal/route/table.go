@@ -25,6 +25,9 @@ type Rule struct {
 	// /v10. With a trailing slash the bare path is not matched. Empty: any path,
 	// `*` of OPTIONS included; `/` means the same.
 	PathPrefix string
+	// SNI lists server names of TLS, exact or `*.example.com` as in Host: the client
+	// must have asked for one of them. Empty: any, and none.
+	SNI []string
 	// Methods lists the methods that match, in upper case as on the wire. Empty:
 	// any.
 	Methods []string
@@ -48,6 +51,8 @@ type Table struct {
 	order  []Rule // sorted; entry.rank indexes it
 	normal index  // rules compared with the normal form
 	raw    index  // rules compared with the original bytes
+	// nameless has the rules without their SNI; nil where no rule has any.
+	nameless *Table
 }
 
 // index finds the rules of one reading of the path.
@@ -62,6 +67,7 @@ type index struct {
 type entry struct {
 	rank    int // place in the order
 	index   int
+	sni     []string // clean
 	methods []string
 	headers []Header
 }
@@ -91,6 +97,12 @@ func New(rules []Rule) (*Table, error) {
 		if r.PathPrefix == "/" {
 			r.PathPrefix = ""
 		}
+		for _, name := range r.SNI {
+			if _, ok := cleanPattern(name); !ok {
+				return nil, fmt.Errorf("rule %d: sni %q is no name and no *.name", r.Index, name)
+			}
+		}
+		r.SNI = cleanNames(r.SNI)
 		if err := r.check(); err != nil {
 			return nil, fmt.Errorf("rule %d: %w", r.Index, err)
 		}
@@ -98,7 +110,7 @@ func New(rules []Rule) (*Table, error) {
 	slices.SortStableFunc(t.order, compare)
 	for rank := range t.order {
 		r := &t.order[rank]
-		e := &entry{rank: rank, index: r.Index, methods: r.Methods, headers: r.Headers}
+		e := &entry{rank: rank, index: r.Index, sni: r.SNI, methods: r.Methods, headers: r.Headers}
 		if r.Raw {
 			t.raw.add(r, e)
 		} else {
@@ -107,7 +119,20 @@ func New(rules []Rule) (*Table, error) {
 	}
 	t.normal.link()
 	t.raw.link()
-	return t, nil
+	return t, t.buildNameless()
+}
+
+// buildNameless makes the table that Misdirected asks.
+func (t *Table) buildNameless() (err error) {
+	if !slices.ContainsFunc(t.order, func(r Rule) bool { return len(r.SNI) > 0 }) {
+		return nil
+	}
+	all := slices.Clone(t.order)
+	for i := range all {
+		all[i].SNI = nil
+	}
+	t.nameless, err = New(all)
+	return err
 }
 
 func cleanHost(host string) string {
@@ -262,6 +287,9 @@ func (t *Table) Len() int { return len(t.order) }
 
 // holds reports whether the conditions beyond host and path hold.
 func (e *entry) holds(r *message.Request) bool {
+	if len(e.sni) > 0 && !nameIn(e.sni, r.ServerName) {
+		return false
+	}
 	if len(e.methods) > 0 {
 		found := false
 		for _, m := range e.methods {

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// serverName reads a name that a client may ask for in TLS, in lower case.
+var serverName codec[string] = simple[string]{
+	name: "server name",
+	parse: func(s string) (string, string, string) {
+		name := strings.ToLower(strings.TrimSuffix(s, "."))
+		if _, err := netip.ParseAddr(strings.Trim(name, "[]")); err == nil {
+			return "", quote(s) + " is an address: clients name no address in TLS (RFC 6066)", "leave sni out for clients without a name"
+		}
+		if name == "*" {
+			return "", quote(s) + " is not a name", "leave sni out to match every name, and clients without one"
+		}
+		if strings.ContainsAny(name, "^$()|?+[]") {
+			return "", quote(s) + " is a pattern, and names are compared", `write the name, or "*.example.com" for all below one`
+		}
+		return matchHost.(simple[string]).parse(name)
+	},
+	format: func(s string) string { return s },
+}
+
+// protocolID reads the name of a protocol in ALPN.
+var protocolID = text("protocol", func(s string) (what, fix string) {
+	switch {
+	case s == "http/1" || s == "http1.1" || s == "http1" || s == "HTTP/1.1":
+		return quote(s) + " is not a protocol in ALPN", "write http/1.1"
+	case s == "http/2" || s == "http2" || s == "HTTP/2" || s == "H2":
+		return quote(s) + " is not a protocol in ALPN", "write h2"
+	case s == "" || len(s) > 255 || strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > 0x7e }):
+		return quote(s) + " is not a protocol in ALPN", "write it as clients offer it, such as h2, http/1.1, postgresql or acme-tls/1"
+	}
+	return "", ""
+})
+
+// checkNames holds the server names and protocols of a listener's routes against
+// what it can see of them.
+func checkNames(d *decoder, n *node, l *Listener) {
+	routes := n.at("routes")
+	for i := range l.Routes {
+		m := &l.Routes[i].Match
+		at := &node{pos: l.Routes[i].Pos}
+		if routes.kind == list && i < len(routes.items) {
+			at = routes.items[i].at("match")
+		}
+		if len(m.ALPN) > 0 {
+			d.fault(at.at("alpn"), "a route of an http listener has no alpn", "remove it; http.h2 says whether HTTP/2 is offered")
+		}
+		if len(m.SNI) > 0 && l.TLS == nil && n.at("tls").kind != faulty && n.lacks("tls") {
+			d.fault(at.at("sni"), "sni: listener "+l.Name+" has no TLS, so its clients name no server in it", "match host instead, or add tls")
+		}
+	}
+}
+
+// coversNames reports whether every client that asks for a name of b asks for one
+// of a; without names a has all.
+func coversNames(a, b []string) bool {
+	if len(a) == 0 {
+		return true
+	}
+	return len(b) > 0 && !slices.ContainsFunc(b, func(name string) bool {
+		return !slices.ContainsFunc(a, func(p string) bool { return underName(p, name) })
+	})
+}
+
+// underName reports whether a pattern has all names of another one, or a name.
+func underName(pattern, name string) bool {
+	suffix, wild := strings.CutPrefix(pattern, "*")
+	if !wild {
+		return pattern == name
+	}
+	bare, _ := strings.CutPrefix(name, "*")
+	return len(bare) >= len(suffix) && strings.HasSuffix(bare, suffix) && (bare != suffix || bare != name)
+}
