@@ -54,7 +54,9 @@ type Proxy struct {
 	open atomic.Int64
 	cuts atomic.Int64
 	once sync.Once
-	wg   sync.WaitGroup // sessions that are decided about, and those of goroutines
+
+	greet greetings
+	wg    sync.WaitGroup // sessions that are decided about, and those of goroutines
 }
 
 // New returns a Proxy.
@@ -71,8 +73,11 @@ func (p *Proxy) Open() int64 { return p.open.Load() }
 // CutCount returns how many sessions were ended by the end of the process.
 func (p *Proxy) CutCount() int64 { return p.cuts.Load() }
 
-// Quit gives up those who wait for a backend. Established sessions go on.
-func (p *Proxy) Quit() { p.once.Do(func() { close(p.quit) }) }
+// Quit gives up those who wait for a backend, or whose hello has not come. Established sessions go on.
+func (p *Proxy) Quit() {
+	p.once.Do(func() { close(p.quit) })
+	p.greet.quit()
+}
 
 // Wait returns when nobody waits for a backend.
 func (p *Proxy) Wait() { p.wg.Wait() }
@@ -238,6 +243,12 @@ func (o *opening) dial() (*netconn.Conn, failure) {
 		return nil, dialFailure(err)
 	}
 	s.cut = cut
+	if s.cl.Asked {
+		f := o.askTLS(nc, by)
+		o.now = clock.Now()
+		s.connect = o.now.Sub(began)
+		return nc, f
+	}
 	return nc, failure{}
 }
 
@@ -249,7 +260,7 @@ func (o *opening) establish(server *netconn.Conn) {
 		s.bytes = o.rt.Series.For(s.b.ID()).Session()
 	}
 	prefix := o.prefix
-	if h := o.rt.ProxyHeader; h != nil {
+	if h := o.rt.ProxyHeader; h != nil && !s.cl.Asked { // askTLS has sent it
 		prefix = append(h(nil, &s.cl), prefix...)
 	} else if len(prefix) > 0 {
 		prefix = append([]byte(nil), prefix...)

@@ -43,6 +43,7 @@ type rig struct {
 	pool   *pool.Pool
 	addr   string
 	prefix []byte
+	serve  func(*netconn.Conn, *Client) // nil: Proxy.Serve
 	wrap   func(net.Conn) *netconn.Conn // nil: netconn.New
 
 	ups    upstream.Options
@@ -110,6 +111,10 @@ func newRig(t *testing.T, addrs []string, edit func(*rig, *pool.Config)) *rig {
 				}
 				c.SetOnClose(func() { r.open.Add(-1) })
 				peer := nc.RemoteAddr().(*net.TCPAddr).AddrPort()
+				if r.serve != nil {
+					r.serve(c, &Client{Peer: peer})
+					return
+				}
 				r.px.Serve(c, &Client{Peer: peer}, r.rt, r.prefix)
 			})
 		}

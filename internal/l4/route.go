@@ -22,6 +22,9 @@ type Client struct {
 	Local netip.AddrPort
 	// Name is the server name of a ClientHello, in lower case; empty: none.
 	Name string
+	// Asked says that the client has asked for TLS by PostgreSQL's SSLRequest, which
+	// was answered: the backend is asked in its place before anything else is sent.
+	Asked bool
 	// Session is TLS that was ended here; nil: none.
 	Session *observe.Session
 	// Began is when the connection was accepted; 0: when Serve is called.
