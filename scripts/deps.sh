@@ -12,6 +12,7 @@ missing=()
 for cmd in "${!need[@]}"; do
   command -v "$cmd" >/dev/null || [ -x "/usr/sbin/$cmd" ] || missing+=(${need[$cmd]}) # one or more
 done
+[ -e /usr/lib/nginx/modules/ngx_stream_module.so ] || missing+=(libnginx-mod-stream) # no program tells
 [ ${#missing[@]} -eq 0 ] && exit 0
 if [ "$(id -u)" != 0 ]; then
   echo "missing: ${missing[*]}; install them (apt-get install ${missing[*]}) or run as root" >&2

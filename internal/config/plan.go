@@ -167,6 +167,7 @@ type Listener struct {
 	MaxRequests    int64          // http.max_requests, of one client connection; 0: no limit
 	HealthPath     string         // answered by weir itself; empty: none
 	TrustedProxies []netip.Prefix // peers whose forwarding headers are believed
+	ProxyProtocol  ProxyProtocol
 	Timeouts       ListenerTimeouts
 	MaxConnections int64 // limits.max_connections
 	MaxPerClient   int64 // limits.max_connections_per_client

@@ -40,6 +40,9 @@ type Pool struct {
 	OnBroken  string
 	Rebalance *Rebalance // of tunnels; nil: off
 	// Weir says that the backends are weirs, which are told the number of each
+	// SendProxyProtocol is the version of the PROXY header that connections to
+	// backends begin with: v1 or v2; empty: none.
+	SendProxyProtocol string
 	// attempt (S6).
 	Weir bool
 }

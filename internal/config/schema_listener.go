@@ -45,10 +45,7 @@ var listenerFields = []field[Listener]{
 		"answered by weir itself: 200 while ready, 503 otherwise").off("none", ""),
 	key("trusted_proxies", "[]", listOf(prefixes, warnEveryone), func(l *Listener) *[]netip.Prefix { return &l.TrustedProxies },
 		"peers whose forwarding fields are believed"),
-	keys("proxy_protocol", "the PROXY header", func(l *Listener) *Listener { return l }, []field[Listener]{
-		later[Listener]("mode", "off", choice([]string{"off", "optional", "required"}), "whether it is expected").off("off", "off"),
-		later[Listener]("from", "[]", listOf(prefixes, nil), "peers that may send it"),
-	}).offMeans(func(*Listener) {}),
+	proxyProtocolField,
 	keys("timeouts", "of client connections", func(l *Listener) *ListenerTimeouts { return &l.Timeouts }, listenerTimeoutFields).checked(warnTimeouts),
 	keys("limits", "ceilings of the listener", func(l *Listener) *Listener { return l }, []field[Listener]{
 		key("max_connections", "none", count[int64](manyInt), func(l *Listener) *int64 { return &l.MaxConnections }, "client connections").off("none", 0),
@@ -112,6 +109,7 @@ func endListener(d *decoder, key, n *node, l *Listener) {
 	if len(l.Routes) == 0 && n.lacks("pool") && (n.lacks("routes") || n.get("routes") != nil && n.at("routes").kind == list && len(n.at("routes").items) == 0) {
 		d.fault(key, "listener "+l.Name+" has no route", "add pool: NAME for all requests, or routes")
 	}
+	checkProxyProtocol(d, n, l)
 	nameRoutes(d, l)
 	l.shadowed(d)
 }

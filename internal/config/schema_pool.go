@@ -60,7 +60,7 @@ var poolFields = []field[Pool]{
 	maybe("zone", "off", "backends near to weir are preferred while they can take their part", func(p *Pool) **Zone { return &p.Zone }, zoneFields, checkZone),
 	key("overprovisioning", "1.4", decimal(1, 100), func(p *Pool) *float64 { return &p.Overprovisioning },
 		"how much of a tier may be lost before the next takes a part: at 1.4 a tier serves alone while more than 71 % of it serves"),
-	later[Pool]("send_proxy_protocol", "off", choice([]string{"v1", "v2"}), "the PROXY header toward backends").off("off", ""),
+	sendProxyField,
 	keys("drain", "draining", func(p *Pool) *Pool { return p }, []field[Pool]{
 		key("deadline", "30s", duration(tick, 7*day), func(p *Pool) *time.Duration { return &p.DrainDeadline },
 			"when what a draining backend still has in flight is cut").off("none", 0),

@@ -63,7 +63,7 @@ func (f *front) stageOne(s *stagedFront, plan *config.Plan, cfg *config.Listener
 		return nil, nil, err
 	}
 	l = f.newListener(f.slot()).with(cfg)
-	l.ln = ln
+	l.ln, l.srv.ln = ln, ln
 	l.srv.Change(cfg)
 	s.commit = append(s.commit, func() {
 		if f.started {

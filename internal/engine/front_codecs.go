@@ -10,6 +10,7 @@ import (
 	"github.com/weirlb/weir/internal/http1"
 	"github.com/weirlb/weir/internal/http2"
 	"github.com/weirlb/weir/internal/l7"
+	"github.com/weirlb/weir/internal/listen"
 	"github.com/weirlb/weir/internal/netconn"
 )
 
@@ -20,6 +21,7 @@ type codecs struct {
 	h1 *http1.Server
 	h2 *http2.Server
 
+	ln       *listen.Listener       // set before the first connection
 	listener atomic.Pointer[string] // its name in the plan that is in force
 }
 
@@ -41,7 +43,13 @@ func (f *front) newCodecs(x *l7.Exchanger) *codecs {
 		Short:        e.memory.short.Load,
 		Budget:       &e.memory.budget,
 		Closing:      e.memory.closing,
-		OnBadRequest: func(c *http1.ServerConn, err *http1.Error) { x.BadRequest(c, c.Info().(*l7.ClientInfo), err) },
+		OnBadRequest: func(s *http1.ServerConn, err *http1.Error) {
+			ci := s.Info().(*l7.ClientInfo)
+			if err == http1.ErrProxyHeader && ci.Proxied == nil {
+				c.ln.Forged(ci.Peer)
+			}
+			x.BadRequest(s, ci, err)
+		},
 		OnPanic:      func(v any, stack []byte) { e.bugAt("http1", v, stack) },
 	}
 	return c

@@ -72,6 +72,9 @@ func (f *front) options(cfg *config.Listener) listen.Options {
 		Relieve:   e.relief.one,
 		Short:     func() bool { return !e.memory.grow(roomConn) },
 	}
+	if p := &cfg.ProxyProtocol; p.On() {
+		opt.Proxy = &listen.ProxyOptions{Required: p.Mode == "required", From: p.From}
+	}
 	if t := cfg.TLS; t != nil {
 		opt.Short = func() bool { return !e.memory.grow(roomConnTLS) }
 		opt.TLS = &listen.TLSOptions{MinVersion: t.MinVersion, ClientAuth: clientAuth(t), TicketKeysFile: t.TicketKeysFile}
@@ -139,7 +142,20 @@ func (l *liveListener) gauges() observe.ListenerGauges {
 		g.Handshakes, g.Handshaking = l.handshakes(), l.ln.Handshaking()
 	}
 	g.Certificates = l.certificates()
+	g.Headers = l.headers()
 	return g
+}
+
+// headers are the listener's counts of PROXY headers by the words of metrics.
+func (l *liveListener) headers() (out []observe.HeaderCount) {
+	all := l.ln.Headers()
+	if !l.ln.ReadsHeaders() && all[listen.HeaderNotAllowed] == 0 {
+		return nil
+	}
+	for i, n := range all {
+		out = append(out, observe.HeaderCount{Outcome: listen.HeaderOutcome(i).String(), N: uint64(n)})
+	}
+	return out
 }
 
 func (e *Engine) liveListeners() []*liveListener { return e.front.all() }

@@ -18,6 +18,9 @@ import (
 // clientInfo is what exchanges know of a connection.
 func clientInfo(info *listen.Info) *l7.ClientInfo {
 	ci := &l7.ClientInfo{Peer: info.Remote, Local: info.Local, TLS: info.TLS}
+	if p := info.Proxied; p != nil {
+		ci.Proxied = &l7.Proxied{Peer: p.Peer, TLVs: p.TLVs, Checksum: p.Checksum}
+	}
 	if info.TLS {
 		ci.Secure = l7.NewSecure(observe.Session{
 			Version: info.TLSVersion, Suite: info.Suite, Resumed: info.Resumed, Name: strings.ToLower(info.SNI),

@@ -121,6 +121,7 @@ func (e *Engine) buildRoute(g *Generation, l *config.Listener, r *config.Route) 
 		p.usedBy(out)
 		out.Key = keyFunc(cfg)
 		out.LoadReports = wantsLoad(&cfg.Overload)
+		out.ProxyHeader = proxyVersion(cfg)
 		out.Weir = cfg.Weir
 		out.Priority, _ = balance.ParsePriority(r.Priority)
 		out.PoolSeries = p.series

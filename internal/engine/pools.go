@@ -87,6 +87,14 @@ type target struct {
 	probe     atomic.Pointer[probe.Target]
 }
 
+// For implements l7.Introducing.
+func (t *target) For(header []byte) l7.Target {
+	if i, ok := t.Target.(l7.Introducing); ok {
+		return i.For(header)
+	}
+	return t.Target
+}
+
 func (t *target) connections() int64 { return int64(t.up.Stats().Open) }
 
 func targetOf(b *balance.Backend) *target {

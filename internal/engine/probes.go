@@ -25,6 +25,9 @@ func sharedKey(cfg *config.Pool, p *probe.Target) string {
 	case p.GRPC != nil:
 		key += fmt.Sprintf(" %s %s %t", p.GRPC.Host, p.GRPC.Service, p.GRPC.LoadReports)
 	}
+	if p.Proxy != 0 {
+		key += fmt.Sprintf(" proxy v%d", p.Proxy)
+	}
 	if p.TLS != nil {
 		key += fmt.Sprintf(" %q %+v", p.TLS.ServerName, cfg.TLS)
 	}
@@ -40,6 +43,9 @@ func probeTarget(cfg *config.Pool, address string, secure *tls.Config) probe.Tar
 	if err == nil && a.Port != 0 && strconv.Itoa(a.Port) != port {
 		out.Address = net.JoinHostPort(host, strconv.Itoa(a.Port))
 		out.OnTrafficPort = false
+	}
+	if out.OnTrafficPort {
+		out.Proxy = proxyVersion(cfg) // who listens on another port expects none
 	}
 	if addr, err := netip.ParseAddrPort(out.Address); err == nil {
 		out.Addr = addr
@@ -72,6 +78,18 @@ func probeTarget(cfg *config.Pool, address string, secure *tls.Config) probe.Tar
 		out.HTTP.Expect = append(out.HTTP.Expect, probe.Range(r))
 	}
 	return out
+}
+
+// proxyVersion is the version of the PROXY header that a pool's connections begin
+// with; 0: none.
+func proxyVersion(cfg *config.Pool) int {
+	switch cfg.SendProxyProtocol {
+	case "v1":
+		return 1
+	case "v2":
+		return 2
+	}
+	return 0
 }
 
 // hostField is the Host that belongs to an address: the port is left out where

@@ -53,6 +53,7 @@ func (p *livePool) change(next *config.Pool, instance uint64) (*poolChange, erro
 
 // apply puts a change into force. Called under the engine's mu.
 func (p *livePool) apply(c *poolChange) {
+	introduced := p.cfg.SendProxyProtocol != c.cfg.SendProxyProtocol
 	p.cfg = c.cfg
 	p.driver.set.Store(c.set)
 	if c.core != nil {
@@ -63,7 +64,7 @@ func (p *livePool) apply(c *poolChange) {
 	s := p.pool.Snapshot()
 	for i := range s.Backends {
 		if t := targetOf(s.Backends[i].Backend); t != nil {
-			t.up.Reconfigure(c.set.upstream(p.driver.engine.names, t), c.anew && t.https)
+			t.up.Reconfigure(c.set.upstream(p.driver.engine.names, t), c.anew && t.https || introduced)
 			t.setProbe(c.set)
 		}
 	}

@@ -134,6 +134,8 @@ func (c *ServerConn) readHead(until balance.Instant) waitResult {
 			switch {
 			case c.isHTTP2():
 				return waitOther
+			case c.link.first.Load() && beginsProxy(c.in.buffered()):
+				return c.refuseSilently(ErrProxyHeader)
 			case e == errVersion && c.mayBeOther() && !namesHTTP(c.in.buffered()):
 				return c.refuseSilently(errForeign)
 			}
@@ -198,6 +200,22 @@ func (c *ServerConn) mayBeOther() bool {
 // errForeign is what neither version is: an answer would be in one that the
 // client has not shown to speak (RFC 9113 section 3.4 wants the end).
 var errForeign = &Error{Reason: message.BadRequest, Detail: "neither HTTP/1 nor the preface of HTTP/2", Silent: true}
+
+// ErrProxyHeader is what a connection is closed for that begins with a PROXY header
+// where none is read: in version 1 it would be a strange request line, and what it
+// says of the client is nobody's to believe.
+var ErrProxyHeader = &Error{Reason: message.BadRequest, Detail: "a PROXY header where none is expected", Silent: true}
+
+// beginsProxy reports that a connection begins as a PROXY header does. It is asked
+// for heads that are refused.
+func beginsProxy(b []byte) bool {
+	for _, p := range [...]string{"PROXY TCP", "PROXY UNKNOWN", "\r\n\r\n\x00\r\nQUIT\n"} {
+		if n := min(len(b), len(p)); n > 4 && string(b[:n]) == p[:n] {
+			return true
+		}
+	}
+	return false
+}
 
 // namesHTTP reports that a first line says of itself to be HTTP, if in a wrong way
 // ("GET / http/1.1"): whoever sent it is told so.

@@ -105,7 +105,7 @@ func (e *exchange) settleOn(b *balance.Backend) Failure {
 	e.backend = b
 	e.breq.Tried.Add(b.Hash())
 	e.rec.Backend = b.ID()
-	t, ok := b.Attachment().(Target)
+	t, ok := e.targetOf(b)
 	if !ok {
 		e.x.bug("l7_target", b.ID())
 		return Failure{Fault: FaultWeir, Phase: PhaseQueue, Reason: message.NoBackend, Kind: pool.LocalFault, Detail: "backend without connections"}

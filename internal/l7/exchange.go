@@ -366,7 +366,7 @@ func (x *Exchanger) BadRequest(d Refusal, ci *ClientInfo, err *http1.Error) {
 	d.ErrorHead().Fields.AddBytes(message.XRequestID, "X-Request-Id", id[:])
 	r := &observe.Record{
 		Listener: h.Listener, RequestID: id[:], ClientIP: ci.scratch.peer, Start: clock.Now(), Major: 1, Minor: 1,
-		TLS: ci.TLS, Status: err.Status(), Reason: err.Reason, Detail: err.Detail,
+		TLS: ci.TLS, ProxiedBy: ci.proxiedBy(), Status: err.Status(), Reason: err.Reason, Detail: err.Detail,
 	}
 	if ci.Secure != nil {
 		r.Session = &ci.Secure.Session
@@ -413,7 +413,7 @@ func (e *exchange) gone() bool { return e.w.gone.Load() }
 func (e *exchange) record(f *Failure) {
 	r := &e.rec
 	r.Start = e.start
-	r.RequestID, r.ClientIP = e.requestID, e.client
+	r.RequestID, r.ClientIP, r.ProxiedBy = e.requestID, e.client, e.ci.proxiedBy()
 	r.Reason, r.Total = f.Reason, e.now.Sub(e.start)
 	if r.Detail == "" {
 		r.Detail = f.Detail

@@ -26,6 +26,8 @@ type clientScratch struct {
 	ready     bool   // lines are written, for authority and tls
 	authority []byte // they were written for
 	lines     message.Fields
+
+	headers [2][]byte // PROXY headers for backends, by version; nil: not asked for yet
 }
 
 // refresh decides once per connection and generation how far the peer is

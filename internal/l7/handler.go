@@ -67,6 +67,9 @@ type Route struct {
 	PoolName string
 	Key      KeyFunc // of requests to a pool whose policy wants keys; nil: they have none
 	// LoadReports says that the pool wants the load reports of answers (ORCA).
+	// ProxyHeader is the version of the PROXY header that connections to the pool's
+	// backends begin with, whose Targets are Introducing; 0: none.
+	ProxyHeader int
 	LoadReports bool
 	// Priority says who is refused first where the pool has an adaptive limit.
 	Priority balance.Priority
@@ -234,8 +237,10 @@ func (l *Limiter) release() { l.n.Add(-1) }
 type ClientInfo struct {
 	// Set before the first exchange.
 	Peer  netip.AddrPort // of the connection, or what its PROXY header said; invalid for unix sockets
-	Local netip.AddrPort // where it was accepted; invalid for unix sockets
+	Local netip.AddrPort // where it was accepted, or what its PROXY header said; invalid for unix sockets
 	TLS   bool
+	// Proxied is what else its PROXY header said; nil: there was none.
+	Proxied *Proxied
 	// Secure is what its TLS is; nil without, and where nobody wants to know.
 	Secure *Secure
 
@@ -253,5 +258,5 @@ func (c *ClientInfo) serverName() string {
 // Another returns a ClientInfo for further exchanges of the same connection, at
 // the same time.
 func (c *ClientInfo) Another() *ClientInfo {
-	return &ClientInfo{Peer: c.Peer, Local: c.Local, TLS: c.TLS, Secure: c.Secure}
+	return &ClientInfo{Peer: c.Peer, Local: c.Local, TLS: c.TLS, Proxied: c.Proxied, Secure: c.Secure}
 }

@@ -103,7 +103,7 @@ func (e *exchange) startHedge() {
 		return
 	}
 	h.backend = h.lease.Backend()
-	t, ok := h.backend.Attachment().(Target)
+	t, ok := e.targetOf(h.backend)
 	if !ok || e.breq.Tried.Has(h.backend.Hash()) || !e.rt.Pool.Hedge(e.now, &e.rt.Retry, &e.try, e.headBy) {
 		h.lease.Return(e.now)
 		e.countHedge(observe.HedgeRefused)

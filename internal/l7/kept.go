@@ -52,7 +52,7 @@ func (e *exchange) preferKept() {
 // take takes a kept connection of the lease's backend for the next attempt. It is
 // looked at however short it has been idle: that it is open is what it is taken for.
 func (e *exchange) take(l *pool.Lease) bool {
-	t, ok := l.Backend().Attachment().(Target)
+	t, ok := e.targetOf(l.Backend())
 	for ok {
 		up := t.Get(e.now, e.unsafe())
 		if up == nil {

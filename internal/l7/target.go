@@ -29,6 +29,32 @@ func (h http1Target) Dial(now, deadline balance.Instant, abort <-chan struct{}) 
 	return c, nil
 }
 
+// For implements Introducing.
+func (h http1Target) For(header []byte) Target { return introduced{h, header} }
+
+// introduced are the connections that began with a PROXY header.
+type introduced struct {
+	http1Target
+	header []byte
+}
+
+// Get implements Target.
+func (i introduced) Get(now balance.Instant, unsafe bool) Upstream {
+	if c := i.t.GetFor(now, unsafe, i.header); c != nil {
+		return c
+	}
+	return nil
+}
+
+// Dial implements Target.
+func (i introduced) Dial(now, deadline balance.Instant, abort <-chan struct{}) (Upstream, error) {
+	c, err := i.t.DialFor(now, deadline, abort, i.header)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
 // Put implements Target.
 func (h http1Target) Put(u Upstream, now balance.Instant) {
 	c, ok := u.(*upstream.Conn)

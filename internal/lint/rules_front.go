@@ -119,7 +119,7 @@ var frontRules = []Rule{
 				return
 			}
 			v.listeners(func(l *config.Listener, at []string) {
-				if len(l.TrustedProxies) == 0 {
+				if len(l.TrustedProxies) == 0 && !l.ProxyProtocol.On() {
 					v.found(at, "listener "+l.Name+" trusts no proxy, so each client has the address of the balancer in front", write(path(at, "trusted_proxies"), "[10.0.0.0/24]"))
 				}
 			})

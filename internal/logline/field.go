@@ -29,6 +29,7 @@ const (
 	GRPCStatus // of a gRPC call, such as UNAVAILABLE
 	Sent
 	Client
+	ProxiedBy // who sent the connection's PROXY header
 	RequestID
 	Attempts
 	Retries
@@ -86,6 +87,7 @@ var names = []struct {
 	{"grpc_status", GRPCStatus},
 	{"sent", Sent},
 	{"client", Client},
+	{"proxied_by", ProxiedBy},
 	{"request_id", RequestID},
 	{"attempts", Attempts},
 	{"retries", Retries},

@@ -48,6 +48,7 @@ var (
 	descAcceptLimit    = desc("weir_accept_queue_limit", "Where that queue overflows.", "listener")
 	descHandshakes     = desc("weir_tls_handshakes_total", "TLS handshakes of clients by how they ended: full and resumed are good ones.", "listener", "outcome")
 	descHandshaking    = desc("weir_tls_handshakes_in_progress", "TLS handshakes of clients under way.", "listener")
+	descHeaders        = desc("weir_proxy_headers_total", "Connections by what came of their PROXY header. They are served after read, nobody and none, and closed after any other outcome.", "listener", "outcome")
 	descCertificate    = desc("weir_certificate_expiry_timestamp_seconds", "When a certificate that the listener serves ends.", "listener", "name")
 	descPorts          = desc("weir_ephemeral_ports_free", "Local ports that a new connection to the destination could get, of one source address.", "destination")
 	descDiscovered     = desc("weir_discovery_backends", "Backends in the pool that were found rather than listed.", "pool")
@@ -67,7 +68,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 		descCalls, descRetries, descRedispatches, descHedges, descEjections, descProbeSeconds, descInFlight, descState,
 		descStates, descShare, descFlips, descPanic, descCorrelated, descBudget, descSaturation, descQueueLength,
 		descLimit, descShed,
-		descConnections, descAcceptQueue, descAcceptLimit, descHandshakes, descHandshaking, descCertificate, descPorts, descGeneration,
+		descConnections, descAcceptQueue, descAcceptLimit, descHandshakes, descHandshaking, descHeaders, descCertificate, descPorts, descGeneration,
 		descDiscovered, descHeld, descLastAnswer, descAnswers, descLogDropped,
 		descTunnels, descTunnelEnds, descSessions, descSessionBytes, descSessionSeconds,
 	} {
@@ -109,6 +110,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		}
 		if l.Handshakes != nil {
 			s.gauge(descHandshaking, float64(l.Handshaking), name)
+		}
+		for _, h := range l.Headers {
+			s.counter(descHeaders, h.N, name, h.Outcome)
 		}
 		s.certificates(name, l.Certificates)
 	}

@@ -84,6 +84,10 @@ func appendKeys(b []byte, r *Record, query bool) ([]byte, bool) {
 		b = r.ClientIP.Unmap().WithZone("").AppendTo(b)
 		b = append(b, '"')
 	}
+	if r.ProxiedBy.IsValid() {
+		b = append(b, `,"proxied_by":"`...)
+		b = append(r.ProxiedBy.WithZone("").AppendTo(b), '"')
+	}
 	b = text(b, `,"request_id":"`, r.RequestID, maxLogText, &cut)
 	b = number(b, `,"attempts":`, int64(r.Attempts))
 	if r.Retries != 0 {

@@ -47,6 +47,11 @@ func (f *form) value(b []byte, p *logline.Piece, r *Record, rate float64) []byte
 			return b
 		}
 		return appendIP(b, r.ClientIP)
+	case logline.ProxiedBy:
+		if !r.ProxiedBy.IsValid() {
+			return b
+		}
+		return appendIP(b, r.ProxiedBy)
 	case logline.Request:
 		return f.request(b, p.Plain, r)
 	case logline.URI:

@@ -61,6 +61,13 @@ type ListenerGauges struct {
 	Certificates     []CertificateGauge
 	Handshakes       []HandshakeCount // of TLS; nil: it is plain
 	Handshaking      int64            // under way
+	Headers          []HeaderCount    // of the PROXY protocol; nil: none is expected, and none came
+}
+
+// HeaderCount is how many connections had one outcome of their PROXY header.
+type HeaderCount struct {
+	Outcome string
+	N       uint64
 }
 
 // HandshakeCount is how many TLS handshakes have ended one way.

@@ -26,6 +26,10 @@ type Record struct {
 	RequestID []byte
 	ClientIP  netip.Addr // after trusted forwarding headers were believed
 
+	// ProxiedBy is who sent the PROXY header that the connection began with; invalid:
+	// there was none, or it came over a unix socket.
+	ProxiedBy netip.Addr
+
 	// Request are the fields of the request as they were passed on, for logs that
 	// show one of them. nil: none.
 	Request *message.Fields

@@ -50,6 +50,7 @@ type Target struct {
 	Addr          netip.AddrPort
 	OnTrafficPort bool        // the traffic goes there too
 	TLS           *tls.Config // nil: none; else with ServerName, verified as for the traffic
+	Proxy         int         // version of the PROXY header that it begins with; 0: none
 	HTTP          *HTTP       // with GRPC nil, too: the connection (and handshake) is the check
 	GRPC          *GRPC       // not with HTTP
 }

@@ -120,6 +120,12 @@ func (p *Prober) connect(j *job, deadline time.Time) (*conn, verdict) {
 		return nil, v
 	}
 	c := &conn{Conn: raw, raw: raw}
+	if v := j.target.Proxy; v != 0 {
+		if err := introduce(raw, v); err != nil {
+			c.close()
+			return nil, failed(health.CauseReset, err.Error())
+		}
+	}
 	if j.target.TLS == nil && j.target.HTTP == nil && j.target.GRPC == nil {
 		return c, verdict{}
 	}

@@ -23,6 +23,9 @@ type Conn struct {
 	addr  netip.Addr      // zero for unix
 	dies  balance.Instant // MaxAge; 0 never
 	epoch uint32          // of the settings that it was made with
+	// header is the PROXY header that it began with: it carries nobody else's
+	// requests. Empty: none.
+	header string
 
 	cut atomic.Bool // Cut ended it
 

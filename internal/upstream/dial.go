@@ -33,7 +33,13 @@ var (
 // deadline (0: none); abort (may be nil) ends it early when closed. Errors are
 // *DialError.
 func (t *Target) Dial(now, deadline balance.Instant, abort <-chan struct{}) (*Conn, error) {
-	c, err := t.fetch(now, deadline, abort)
+	return t.DialFor(now, deadline, abort, nil)
+}
+
+// DialFor is Dial of a connection that begins with a PROXY header, before TLS; nil:
+// with none.
+func (t *Target) DialFor(now, deadline balance.Instant, abort <-chan struct{}, header []byte) (*Conn, error) {
+	c, err := t.fetch(now, deadline, abort, header)
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +51,7 @@ func (t *Target) Dial(now, deadline balance.Instant, abort <-chan struct{}) (*Co
 // returns the bare connection, which is closed by its own Close and never given
 // back to the Target. cut reports that Target.Cut ended it.
 func (t *Target) Open(now, deadline balance.Instant, abort <-chan struct{}) (nc *netconn.Conn, cut func() bool, err error) {
-	c, err := t.fetch(now, deadline, abort)
+	c, err := t.fetch(now, deadline, abort, nil)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -53,8 +59,8 @@ func (t *Target) Open(now, deadline balance.Instant, abort <-chan struct{}) (nc 
 }
 
 // fetch is dial, counted.
-func (t *Target) fetch(now, deadline balance.Instant, abort <-chan struct{}) (*Conn, error) {
-	c, err := t.dial(now, deadline, abort)
+func (t *Target) fetch(now, deadline balance.Instant, abort <-chan struct{}, header []byte) (*Conn, error) {
+	c, err := t.dial(now, deadline, abort, header)
 	if err != nil {
 		t.failed.Add(1)
 		return nil, err
@@ -63,7 +69,7 @@ func (t *Target) fetch(now, deadline balance.Instant, abort <-chan struct{}) (*C
 	return c, nil
 }
 
-func (t *Target) dial(now, deadline balance.Instant, abort <-chan struct{}) (*Conn, error) {
+func (t *Target) dial(now, deadline balance.Instant, abort <-chan struct{}, header []byte) (*Conn, error) {
 	fail := func(k DialErrorKind, addr string, err error) error { return &DialError{Kind: k, Addr: addr, Err: err} }
 	o := t.set.Load()
 	if n := t.open.Add(1); o.MaxConns > 0 && n > int64(o.MaxConns) {
@@ -85,7 +91,14 @@ func (t *Target) dial(now, deadline balance.Instant, abort <-chan struct{}) (*Co
 		_ = nc.Close() // refused already
 		return nil, fail(LocalFiles, where, errReserved)
 	}
-	c := &Conn{addr: addr, requests: 1, epoch: o.epoch}
+	if len(header) > 0 {
+		if err := introduce(nc, header); err != nil {
+			t.open.Add(-1)
+			_ = nc.Close() // it is broken already
+			return nil, fail(kindOf(err), where, fmt.Errorf("sending the PROXY header: %w", err))
+		}
+	}
+	c := &Conn{addr: addr, requests: 1, epoch: o.epoch, header: string(header)}
 	if o.tls != nil {
 		c.nc = netconn.Client(nc, o.tls)
 	} else {
@@ -116,6 +129,13 @@ func (t *Target) dial(now, deadline balance.Instant, abort <-chan struct{}) (*Co
 		c.dies = now.Add(time.Duration(float64(o.MaxAge) * (0.9 + 0.2*rand.Float64())))
 	}
 	return c, nil
+}
+
+// introduce sends the PROXY header. The socket is fresh, so that its buffer takes
+// it whole: the write does not wait.
+func introduce(nc net.Conn, header []byte) error {
+	_, err := nc.Write(header)
+	return err
 }
 
 // relieved reports that somebody gave a descriptor back for this connection.

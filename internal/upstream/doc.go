@@ -11,6 +11,9 @@
 // quarter of a second is watched, so that the backend's closes are seen when
 // they happen; a busy one costs no system call beyond its own.
 //
+// A connection may begin with a PROXY header, which names the client that it is
+// made for. Then it is kept for requests with the same header and no others.
+//
 // A backend given by name is one backend (S18): it is resolved again when the
 // answer's time to live is over, addresses are tried in turn, and the last good
 // answer is kept while the name servers fail. The standard library's resolver

@@ -84,9 +84,12 @@ func NewTarget(opt Options) *Target {
 // Get returns an idle connection that may carry a request now, or nil. With
 // unsafe (a request that must not be replayed) only one that was used so
 // recently that the backend cannot have closed it meanwhile.
-func (t *Target) Get(now balance.Instant, unsafe bool) *Conn {
+func (t *Target) Get(now balance.Instant, unsafe bool) *Conn { return t.GetFor(now, unsafe, nil) }
+
+// GetFor is Get of a connection that began with a PROXY header; nil: with none.
+func (t *Target) GetFor(now balance.Instant, unsafe bool, header []byte) *Conn {
 	for {
-		c, learned := t.take(now, unsafe)
+		c, learned := t.take(now, unsafe, header)
 		if c == nil {
 			return nil
 		}
@@ -108,12 +111,16 @@ func (t *Target) Get(now balance.Instant, unsafe bool) *Conn {
 	}
 }
 
-// take pops the most recently used connection. All below it have been idle for
-// longer, so when it is too old for an unsafe request there is none.
-func (t *Target) take(now balance.Instant, unsafe bool) (*Conn, time.Duration) {
+// take takes the most recently used connection that began with the header. All
+// below it have been idle for longer, so when it is too old for an unsafe request
+// there is none.
+func (t *Target) take(now balance.Instant, unsafe bool, header []byte) (*Conn, time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n := len(t.idle)
+	for n > 0 && t.idle[n-1].header != string(header) {
+		n--
+	}
 	if n == 0 {
 		return nil, 0
 	}
@@ -122,8 +129,7 @@ func (t *Target) take(now balance.Instant, unsafe bool) (*Conn, time.Duration) {
 	if unsafe && now.Sub(c.since) > c.unsafeFor(t.set.Load().ReuseUnsafeWithin, learned) {
 		return nil, 0
 	}
-	t.idle[n-1] = nil
-	t.idle = t.idle[:n-1]
+	t.idle = slices.Delete(t.idle, n-1, n)
 	t.unwatch(c)
 	return c, learned
 }
