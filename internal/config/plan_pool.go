@@ -233,6 +233,9 @@ type Upstream struct {
 	MaxRequests       int64 // requests per connection
 	ReuseUnsafeWithin time.Duration
 	MaxConnectionAge  time.Duration
+	H2                bool          // https backends are offered HTTP/2
+	MaxStreams        int           // requests at once on a connection over HTTP/2
+	Ping              time.Duration // silence after which such a connection is asked whether it is there; 0: never
 }
 
 // PoolTLS configures https backends.

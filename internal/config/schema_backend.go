@@ -36,7 +36,7 @@ var backendsField = &several[Pool, Backend]{
 }
 
 var backendFields = []field[Backend]{
-	key("url", "", urlCodec, func(b *Backend) *string { return &b.URL }, "http://HOST:PORT or https://HOST:PORT"),
+	key("url", "", urlCodec, func(b *Backend) *string { return &b.URL }, "http://HOST:PORT or https://HOST:PORT; h2c:// or grpc:// for HTTP/2 in clear text, grpcs:// for HTTP/2 over TLS"),
 	key("weight", "1", integer[uint32](0, 1000), func(b *Backend) *uint32 { return &b.Weight }, "share of the work; 0 takes no new work"),
 	key("zone", "none", text("zone", goodName), func(b *Backend) *string { return &b.Zone }, "where it is").off("none", ""),
 	key("id", "auto", text("id", goodID), func(b *Backend) *string { return &b.ID }, "name within the pool; auto is host:port").
@@ -48,7 +48,8 @@ var backendFields = []field[Backend]{
 // finish derives what follows from the URL.
 func (b *Backend) finish() {
 	b.Address = addressOf(b.URL)
-	b.TLS = strings.HasPrefix(b.URL, "https://")
+	scheme, _, _ := strings.Cut(b.URL, "://")
+	b.TLS = scheme == "https" || scheme == "grpcs"
 	if b.ID == "" {
 		b.ID = b.Address
 	}
@@ -87,10 +88,10 @@ func parseURL(s string) (out, what, fix string) {
 	}
 	port := "80"
 	switch scheme = strings.ToLower(scheme); scheme {
-	case "http":
-	case "https":
+	case "http", "h2c", "grpc":
+	case "https", "grpcs":
 		port = "443"
-	case "h2c", "grpc", "grpcs", "tcp", "udp":
+	case "tcp", "udp":
 		return "", scheme + " backends are not built yet in this version", "use http or https"
 	default:
 		return "", quote(scheme) + " is not a scheme of backends", useOne(scheme, []string{"http", "https"})

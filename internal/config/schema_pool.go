@@ -128,6 +128,10 @@ var upstreamFields = []field[Upstream]{
 	key("reuse_unsafe_within", "500ms", duration(tick, time.Hour), func(u *Upstream) *time.Duration { return &u.ReuseUnsafeWithin },
 		"requests that may not be replayed use only connections idle for less than this"),
 	key("max_connection_age", "none", duration(time.Second, 30*day), func(u *Upstream) *time.Duration { return &u.MaxConnectionAge }, "after which a connection is not used again").off("none", 0),
+	key("h2", "false", boolean(), func(u *Upstream) *bool { return &u.H2 }, "https backends are offered HTTP/2; h2c, grpc and grpcs backends are always spoken to in it"),
+	key("max_streams", "100", integer(1, 100_000), func(u *Upstream) *int { return &u.MaxStreams }, "requests at once on one connection over HTTP/2; fewer when the backend says so"),
+	key("ping", "10s", duration(time.Second, time.Hour), func(u *Upstream) *time.Duration { return &u.Ping },
+		"silence after which such a connection is asked whether its backend is there; as long may the answer take").off("none", 0),
 }
 
 var poolTLSFields = []field[PoolTLS]{

@@ -16,6 +16,7 @@ import (
 
 	"github.com/weirlb/weir/internal/config"
 	"github.com/weirlb/weir/internal/handover"
+	"github.com/weirlb/weir/internal/http2"
 	"github.com/weirlb/weir/internal/l7"
 	"github.com/weirlb/weir/internal/listen"
 	"github.com/weirlb/weir/internal/observe"
@@ -63,6 +64,7 @@ type Engine struct {
 	issued  issued
 	prober  *probe.Prober
 	names   *upstream.Resolver
+	streams *http2.Client // of connections to backends over HTTP/2
 	memory  *memory
 	relief  relief
 	bugs    uint64 // leases finished twice in this process before
@@ -132,6 +134,7 @@ func New(plan *config.Plan, opt Options) (*Engine, error) {
 	e.prober = probe.New(probe.Options{Version: opt.Version, Observe: e.metrics.Probe, Resolve: e.names.Lookup})
 	e.memory = newMemory(e.log, &e.opt.Machine)
 	e.memory.said = e.sayMemory
+	e.streams = &http2.Client{Budget: &e.memory.budget, OnPanic: func(v any, stack []byte) { e.bugAt("http2", v, stack) }}
 	e.metrics.RegisterMemory(e.memory.gauges)
 	e.relief.log, e.relief.thin = e.log, e.thinKept
 	var err error
@@ -354,6 +357,7 @@ func (e *Engine) Close() error {
 		p.pool.Close()
 	}
 	e.prober.Close()
+	e.streams.Close()
 	e.names.Close()
 	e.memory.close()
 	if e.ops != nil {

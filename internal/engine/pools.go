@@ -82,7 +82,8 @@ type target struct {
 	l7.Target // over up
 	up        *upstream.Target
 	address   string // host:port
-	https     bool
+	https     bool   // or grpcs
+	scheme    string
 	learned   func(idle time.Duration) // tells that the backend closes idle connections so early
 	probe     atomic.Pointer[probe.Target]
 }
@@ -115,12 +116,17 @@ func (d *driver) newTarget(b *balance.Backend) (*target, error) {
 	if err != nil || u.Host == "" {
 		return nil, fmt.Errorf("backend %s: %q is not a URL", b.ID(), b.Address())
 	}
-	t := &target{address: u.Host, https: u.Scheme == "https", learned: func(idle time.Duration) { d.sayLearned(b.ID(), idle) }}
+	t := &target{address: u.Host, https: u.Scheme == "https" || u.Scheme == "grpcs", scheme: u.Scheme, learned: func(idle time.Duration) { d.sayLearned(b.ID(), idle) }}
 	set := d.set.Load()
 	opt := set.upstream(d.engine.names, t)
 	opt.Relieve = d.engine.relief.one
+	opt.HTTP2 = d.engine.streams
 	t.up = upstream.NewTarget(opt)
-	t.Target = l7.OverHTTP1(t.up)
+	if speaksHTTP2(u.Scheme) || u.Scheme == "https" {
+		t.Target = l7.OverHTTP2(t.up)
+	} else {
+		t.Target = l7.OverHTTP1(t.up)
+	}
 	t.setProbe(set)
 	return t, nil
 }
@@ -138,8 +144,18 @@ func (s *driverSettings) upstream(names *upstream.Resolver, t *target) upstream.
 	if t.https {
 		out.TLS = backendTLS(s.tls, t.address)
 	}
+	out.MaxStreams, out.Ping = c.Upstream.MaxStreams, c.Upstream.Ping
+	switch {
+	case speaksHTTP2(t.scheme):
+		out.Protocol = upstream.HTTP2
+	case t.https && c.Upstream.H2:
+		out.Protocol = upstream.HTTP2Offered
+	}
 	return out
 }
+
+// speaksHTTP2 reports that backends of the scheme are spoken to in nothing else.
+func speaksHTTP2(scheme string) bool { return scheme == "h2c" || scheme == "grpc" || scheme == "grpcs" }
 
 // setProbe says how a backend is asked from the next probe on.
 func (t *target) setProbe(s *driverSettings) {

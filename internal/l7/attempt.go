@@ -121,6 +121,7 @@ func (e *exchange) attempt() Failure {
 	e.rec.Attempts++
 	e.rec.FirstByte, e.rec.Connect, e.retryAfter, e.headSent = 0, 0, false, false
 	e.signals, e.res.Status = signals{}, 0
+	e.sentBefore = e.rec.Sent
 	if e.rt.Weir {
 		e.attemptMark()
 	}
@@ -169,7 +170,7 @@ func (e *exchange) connect() Failure {
 		up.Close()
 		return shortage()
 	case err == nil:
-		e.use(up, false)
+		e.use(up, up.Reused())
 		return Failure{}
 	case e.w.gone.Load():
 		return clientGone(PhaseConnect, err)
@@ -185,7 +186,7 @@ func (e *exchange) connect() Failure {
 
 func (e *exchange) use(up Upstream, reused bool) {
 	e.up, e.reused, e.rec.Reused, e.rec.Linked = up, reused, reused, true
-	e.w.target(up.Conn())
+	e.w.target(up)
 }
 
 // send writes the head and what is at hand of the content, in one write.
@@ -193,8 +194,8 @@ func (e *exchange) send() Failure {
 	b, up := &e.body, e.up
 	piece, end := b.opening()
 	e.sentAt, e.headFor = e.now, e.now
-	if c := up.Conn(); c != nil && e.rt.Timeouts.StreamIdle > 0 {
-		c.SetWriteDeadline(e.now.Add(e.rt.Timeouts.StreamIdle))
+	if d := e.rt.Timeouts.StreamIdle; d > 0 {
+		up.SetWriteDeadline(e.now.Add(d))
 	}
 	if e.rt.Retry.Hedge.On() {
 		e.planHedge()
@@ -393,8 +394,13 @@ func (e *exchange) upstreamFailed(p Phase, err error) Failure {
 		return f
 	}
 	started := e.up.ResponseStarted()
+	refused := e.headSent && e.up.Unprocessed()
+	if refused { // it counts as never sent
+		e.headSent, e.rec.Sent = false, e.sentBefore
+	}
 	f := upstreamFailure(p, err, started)
 	switch {
+	case refused && started: // this stream: another backend may take it
 	case e.reused && !e.headSent:
 		// The kept connection was dead, or held bytes that nobody had asked for:
 		// nothing of this request concerns the backend.
@@ -449,9 +455,7 @@ func (e *exchange) dropUpstream() {
 	}
 	e.w.target(nil)
 	if e.body.pumping {
-		if c := e.up.Conn(); c != nil {
-			c.Abort()
-		}
+		e.up.Cut()
 		e.body.orphan = e.up
 	} else {
 		e.up.Close()

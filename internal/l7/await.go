@@ -102,8 +102,7 @@ func (e *exchange) vanished() bool {
 	if d <= 0 || e.now.Sub(e.sentAt) < d || e.body.running() || e.up.ResponseStarted() {
 		return false
 	}
-	c := e.up.Conn()
-	return c != nil && c.Unacked()
+	return e.up.Unacked()
 }
 
 // pumpGlance is how often a wait for an answer looks at what became of the

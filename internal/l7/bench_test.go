@@ -57,11 +57,15 @@ func (s *memoryServer) Get(balance.Instant, bool) Upstream { return s }
 func (s *memoryServer) Dial(_, _ balance.Instant, _ <-chan struct{}) (Upstream, error) {
 	return s, nil
 }
-func (s *memoryServer) Put(Upstream, balance.Instant) {}
-func (s *memoryServer) Conn() *netconn.Conn           { return nil }
-func (s *memoryServer) Release()                      {}
-func (s *memoryServer) Reusable() bool                { return true }
-func (s *memoryServer) AwaitBy(balance.Instant)       {}
+func (s *memoryServer) Put(Upstream, balance.Instant)    {}
+func (s *memoryServer) Conn() *netconn.Conn              { return nil }
+func (s *memoryServer) SetReadDeadline(balance.Instant)  {}
+func (s *memoryServer) SetWriteDeadline(balance.Instant) {}
+func (s *memoryServer) Cut()                             {}
+func (s *memoryServer) Reused() bool                     { return true }
+func (s *memoryServer) Release()                         {}
+func (s *memoryServer) Reusable() bool                   { return true }
+func (s *memoryServer) AwaitBy(balance.Instant)          {}
 
 func (s *memoryServer) WriteHead(r *message.Request, body []byte, _ bool) error {
 	s.wrote = append(http1.AppendRequest(s.wrote[:0], r), body...)

@@ -108,7 +108,30 @@ type Upstream interface {
 	// CutShort reports that the connection was ended because the deadline of the
 	// backend's drain has passed.
 	CutShort() bool
+	// Unprocessed reports, of an exchange that failed, that the backend has
+	// certainly not acted on the request: no byte of it left, or the backend said
+	// so. Then it may be sent again whatever its method.
+	Unprocessed() bool
+	// Refusable reports that a backend may say of a request that has left that it
+	// was not processed.
+	Refusable() bool
+	// Reused reports that the connection has carried another request before.
+	Reused() bool
+	// Unacked reports that the backend's host has not acknowledged what was sent,
+	// for as long as it takes to send it again.
+	Unacked() bool
 
+	// SetReadDeadline bounds the waiting of ReadBody, SetWriteDeadline that of
+	// what writes; 0: not at all. What waits at that moment obeys, too. They may be
+	// called by any goroutine.
+	SetReadDeadline(t balance.Instant)
+	SetWriteDeadline(t balance.Instant)
+	// Cut ends the exchange at once: what waits on it and every later call fails,
+	// and the backend learns of it. It may be called by any goroutine, more than
+	// once, until Close or Put.
+	Cut()
+
+	// Conn is nil where the exchange does not own a connection.
 	// Conn, Spliceable and Spliced: as for Downstream. BodySpace and
 	// BodyMoved are to the request's content what AnswerSpace and AnswerMoved
 	// are to the answer's; deadlines are the caller's.

@@ -140,26 +140,27 @@ type exchange struct {
 	markLine   int  // where the last X-Weir-Attempt is; 0: nowhere
 	signals    signals
 
-	leases   [2]pool.Lease
-	lease    *pool.Lease // the one in use; never nil
-	reserved bool        // it holds the next attempt's slot already
-	breq     balance.Request
-	try      pool.Try
-	backend  *balance.Backend
-	target   Target
-	up       Upstream
-	kept     Upstream // taken for the next attempt
-	reused   bool
-	fresh    bool            // the next attempt stays on the backend and dials
-	began    balance.Instant // the attempt's pick
-	sentAt   balance.Instant // the attempt's first byte
-	headFor  balance.Instant // response_header runs from here
-	headSent bool            // a byte of the request left in this attempt
-	wait     time.Duration   // backoff before the next attempt
-	pending  retryCount
-	granted  nextAttempt
-	hedgeAt  balance.Instant // when the attempt gets a hedge; 0: not
-	hedge    *hedge          // under way
+	leases     [2]pool.Lease
+	lease      *pool.Lease // the one in use; never nil
+	reserved   bool        // it holds the next attempt's slot already
+	breq       balance.Request
+	try        pool.Try
+	backend    *balance.Backend
+	target     Target
+	up         Upstream
+	kept       Upstream // taken for the next attempt
+	reused     bool
+	fresh      bool            // the next attempt stays on the backend and dials
+	began      balance.Instant // the attempt's pick
+	sentAt     balance.Instant // the attempt's first byte
+	headFor    balance.Instant // response_header runs from here
+	headSent   bool            // a byte of the request left in this attempt
+	sentBefore bool            // one left in an attempt before
+	wait       time.Duration   // backoff before the next attempt
+	pending    retryCount
+	granted    nextAttempt
+	hedgeAt    balance.Instant // when the attempt gets a hedge; 0: not
+	hedge      *hedge          // under way
 
 	res  message.Response
 	rec  observe.Record
@@ -221,7 +222,7 @@ func (e *exchange) reset() {
 	e.signals = signals{}
 	e.breq, e.try = balance.Request{}, pool.Try{}
 	e.backend, e.target, e.up, e.kept = nil, nil, nil, nil
-	e.reused, e.fresh, e.reserved, e.headSent, e.wait = false, false, false, false, 0
+	e.reused, e.fresh, e.reserved, e.headSent, e.sentBefore, e.wait = false, false, false, false, false, 0
 	e.began, e.sentAt, e.headFor = 0, 0, 0
 	e.pending, e.granted = retryCount{}, nextAttempt{}
 	e.lease, e.hedgeAt, e.hedge = &e.leases[0], 0, nil
@@ -453,9 +454,7 @@ func (e *exchange) crashed() {
 		e.d.Abort()
 	}
 	if e.up != nil {
-		if c := e.up.Conn(); c != nil {
-			c.Abort()
-		}
+		e.up.Cut()
 	}
 	e.w.end()
 	if e.hedge != nil {

@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"github.com/weirlb/weir/internal/http1"
+	"github.com/weirlb/weir/internal/http2"
 	"github.com/weirlb/weir/internal/message"
 	"github.com/weirlb/weir/internal/upstream"
 	"github.com/weirlb/weir/pool"
@@ -134,6 +135,8 @@ func dialFailure(err error) Failure {
 		f.Reason, f.Kind = message.ConnectTimeout, pool.ConnectTimeout
 	case upstream.TLS:
 		f.Reason, f.Kind = message.TLSFailed, pool.TLSFailed
+	case upstream.NotHTTP:
+		f.Reason, f.Kind, f.Detail = message.BadResponse, pool.Malformed, d.Err.Error()
 	case upstream.DNS:
 		f.Reason, f.Kind, f.Fault = message.DNSFailed, pool.LocalFault, FaultWeir
 	case upstream.LocalPorts:
@@ -186,11 +189,17 @@ func upstreamFailure(p Phase, err error, started bool) Failure {
 	switch {
 	case errors.As(err, &h):
 		f.Reason, f.Detail = h.Reason, h.Detail
-		if h.Reason != message.ResetBeforeResponse && h.Reason != message.ResetMidResponse {
+		if h.Reason == message.UpgradeRefused {
+			f.Kind = pool.Canceled // it was not asked
+		} else if h.Reason != message.ResetBeforeResponse && h.Reason != message.ResetMidResponse {
 			f.Reason, f.Kind = message.BadResponse, pool.Malformed
 		}
 	case isTimeout(err):
 		f.Reason, f.Kind = message.StreamIdleTimeout, pool.ResponseTimeout
+	case errors.Is(err, http2.ErrSilent) && p < PhaseRelay:
+		f.Reason, f.Detail = message.Unreachable, "the backend answers no PING"
+	case errors.Is(err, http2.ErrNoMemory):
+		f = Failure{Fault: FaultWeir, Phase: p, Reason: message.LocalMemory, Kind: pool.LocalFault, Detail: "no memory left for content", Err: err}
 	case p >= PhaseRelay || started:
 		f.Reason = message.ResetMidResponse
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/weirlb/weir/balance"
 	"github.com/weirlb/weir/internal/clock"
 	"github.com/weirlb/weir/internal/message"
-	"github.com/weirlb/weir/internal/netconn"
 	"github.com/weirlb/weir/internal/observe"
 	"github.com/weirlb/weir/pool"
 )
@@ -36,15 +35,15 @@ type hedge struct {
 	by     balance.Instant // when its answer is due; 0: never
 	times  *Timeouts
 	client uint64
-	first  *netconn.Conn // the first attempt's
+	first  Upstream // the first attempt's
 
 	turn atomic.Int32  // turnX
 	stop chan struct{} // closed when it is over for it
 	over chan struct{} // closed when its goroutine has ended; then the rest may be read
 
 	mu   sync.Mutex
-	conn *netconn.Conn // guarded by mu: to be cut
-	cut  bool          // guarded by mu: it is over for it
+	conn Upstream // guarded by mu: to be cut
+	cut  bool     // guarded by mu: it is over for it
 
 	// Owned by its goroutine until over is closed, then by the exchange.
 	lease         pool.Lease
@@ -90,11 +89,11 @@ func (e *exchange) planHedge() {
 // not been to, and the budget has room.
 func (e *exchange) startHedge() {
 	e.hedgeAt = 0
-	if e.interim || e.hedge != nil || e.up.Conn() == nil {
+	if e.interim || e.hedge != nil {
 		return
 	}
 	h := &hedge{
-		x: e.x, req: e.req, head: e.head, weir: e.rt.Weir, rules: &e.rt.Retry, times: &e.rt.Timeouts, client: e.clientKey, first: e.up.Conn(),
+		x: e.x, req: e.req, head: e.head, weir: e.rt.Weir, rules: &e.rt.Retry, times: &e.rt.Timeouts, client: e.clientKey, first: e.up,
 		stop: make(chan struct{}), over: make(chan struct{}), began: e.now,
 	}
 	e.breq.Rand, e.breq.Now = rand.Uint64(), e.now
@@ -136,7 +135,7 @@ func (h *hedge) run() {
 		return
 	}
 	if h.turn.CompareAndSwap(turnOpen, turnHedge) {
-		h.first.Abort() // wakes the exchange
+		h.first.Cut() // wakes the exchange
 	}
 }
 
@@ -157,12 +156,12 @@ func (h *hedge) ask() Failure {
 		}
 	}
 	h.up = up
-	if !h.hold(up.Conn()) {
+	if !h.hold(up) {
 		return clientGone(PhaseConnect, nil)
 	}
 	h.sentAt = clock.Now()
-	if c := up.Conn(); c != nil && h.times.StreamIdle > 0 {
-		c.SetWriteDeadline(h.sentAt.Add(h.times.StreamIdle))
+	if d := h.times.StreamIdle; d > 0 {
+		up.SetWriteDeadline(h.sentAt.Add(d))
 	}
 	err := up.WriteHead(h.req, nil, true)
 	h.sent = err == nil || up.BytesWritten() > 0
@@ -180,7 +179,7 @@ func (h *hedge) ask() Failure {
 }
 
 // hold makes the connection one that cancel cuts.
-func (h *hedge) hold(c *netconn.Conn) bool {
+func (h *hedge) hold(c Upstream) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.conn = c
@@ -193,6 +192,7 @@ func (h *hedge) end(f *Failure) {
 		return
 	}
 	if h.up != nil {
+		h.hold(nil) // nobody cuts what is not its own any more
 		h.up.Close()
 		h.up = nil
 	}
@@ -223,7 +223,7 @@ func (h *hedge) cancel() {
 		h.cut = true
 		close(h.stop)
 		if h.conn != nil {
-			h.conn.Abort()
+			h.conn.Cut()
 		}
 	}
 	h.mu.Unlock()
@@ -313,5 +313,5 @@ func (e *exchange) adopt(h *hedge, f *Failure, overtaken bool) {
 	r := &e.rec
 	r.Backend, r.Reused, r.Linked, r.Connect, r.FirstByte = h.backend.ID(), h.reused, true, h.connect, h.firstByte
 	r.Detail = "answered by a hedge"
-	e.w.target(e.up.Conn())
+	e.w.target(e.up)
 }

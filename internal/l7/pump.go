@@ -80,9 +80,7 @@ func (e *exchange) pump(up Upstream) {
 		b.failure = f
 		b.over.Store(true)
 		if f.Fault == FaultClient || f.Fault == FaultWeir {
-			if c := up.Conn(); c != nil {
-				c.Abort() // wakes the first goroutine
-			}
+			up.Cut() // wakes the first goroutine
 		}
 		b.done <- struct{}{}
 	}()
@@ -140,9 +138,7 @@ func (e *exchange) pumpBody(up Upstream) Failure {
 
 func (e *exchange) armWrite(up Upstream) {
 	if d := e.rt.Timeouts.StreamIdle; d > 0 {
-		if c := up.Conn(); c != nil {
-			c.SetWriteDeadline(clock.Now().Add(d))
-		}
+		up.SetWriteDeadline(clock.Now().Add(d))
 	}
 }
 
@@ -208,9 +204,7 @@ func (e *exchange) haltPump() {
 	}
 	b.quit.Store(true)
 	if e.up != nil {
-		if c := e.up.Conn(); c != nil {
-			c.Abort()
-		}
+		e.up.Cut()
 	}
 	b.join()
 }
@@ -226,9 +220,7 @@ func (e *exchange) stopPump() {
 		e.d.MarkClose()
 		e.d.CancelRead()
 		if b.orphan != nil {
-			if c := b.orphan.Conn(); c != nil {
-				c.Abort()
-			}
+			b.orphan.Cut()
 		}
 	}
 	b.join()
@@ -267,9 +259,7 @@ func (e *exchange) settlePump() {
 		return
 	}
 	if e.up != nil && !b.over.Load() {
-		if c := e.up.Conn(); c != nil {
-			c.SetWriteDeadline(e.now.Add(lastWrite))
-		}
+		e.up.SetWriteDeadline(e.now.Add(lastWrite))
 	}
 	b.join()
 }

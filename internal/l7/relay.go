@@ -191,10 +191,6 @@ func (e *exchange) nextPiece() ([]byte, Failure) {
 // armRead bounds the next wait for content: by stream_idle and total, and, as
 // long as nobody watches the client, by watchAfter.
 func (e *exchange) armRead() {
-	c := e.up.Conn()
-	if c == nil {
-		return
-	}
 	by := earliest(after(e.headFor, e.rt.Timeouts.StreamIdle), e.endBy)
 	switch {
 	case e.body.running(): // look again whether the client is to be watched
@@ -202,7 +198,7 @@ func (e *exchange) armRead() {
 	case !e.w.armed:
 		by = earliest(by, e.now.Add(watchAfter))
 	}
-	c.SetReadDeadline(by)
+	e.up.SetReadDeadline(by)
 }
 
 // relayFailed says what an error in the midst of an answer means.

@@ -35,7 +35,7 @@ type watch struct {
 	gone atomic.Bool // the client has left
 
 	mu    sync.Mutex
-	up    *netconn.Conn // guarded by mu: cut when the client leaves
+	up    Upstream      // guarded by mu: cut when the client leaves
 	abort chan struct{} // guarded by mu: closed when the client leaves; nil: nobody asked
 }
 
@@ -77,7 +77,7 @@ func (w *watch) onAbort() {
 	w.gone.Store(true)
 	w.mu.Lock()
 	if w.up != nil {
-		w.up.Abort()
+		w.up.Cut()
 	}
 	if w.abort != nil {
 		close(w.abort)
@@ -87,8 +87,8 @@ func (w *watch) onAbort() {
 	w.fired <- struct{}{}
 }
 
-// target names the backend's connection to cut; nil for none.
-func (w *watch) target(c *netconn.Conn) {
+// target names the exchange with a backend to cut; nil for none.
+func (w *watch) target(c Upstream) {
 	if !w.armed {
 		w.up = c
 		return
@@ -97,7 +97,7 @@ func (w *watch) target(c *netconn.Conn) {
 	defer w.mu.Unlock()
 	w.up = c
 	if c != nil && w.gone.Load() {
-		c.Abort()
+		c.Cut()
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weirlb/weir/balance"
 	"github.com/weirlb/weir/internal/http1"
+	"github.com/weirlb/weir/internal/http2"
 	"github.com/weirlb/weir/internal/message"
 	"github.com/weirlb/weir/internal/netconn"
 )
@@ -16,7 +17,8 @@ import (
 // Conn is a connection to a backend, on loan from its Target to one exchange:
 // give it back with Put, or Close it.
 type Conn struct {
-	*http1.ClientConn
+	*http1.ClientConn                   // nil where mux is not
+	mux               *http2.ClientConn // of one that speaks HTTP/2
 
 	// Constant after Dial.
 	nc    *netconn.Conn
@@ -36,6 +38,7 @@ type Conn struct {
 	since     balance.Instant
 
 	// Guarded by Target.mu.
+	ended   bool // http2.Owner.Over was said
 	watched bool
 	ticket  netconn.Ticket
 }

@@ -44,6 +44,10 @@ func (t *Target) Cut() int {
 	t.mu.Unlock()
 	for _, c := range loaned {
 		c.cut.Store(true)
+		if c.mux != nil {
+			c.mux.Cut()
+			continue
+		}
 		c.nc.Abort()
 	}
 	return len(loaned)

@@ -43,7 +43,18 @@ func (t *Target) DialFor(now, deadline balance.Instant, abort <-chan struct{}, h
 	if err != nil {
 		return nil, err
 	}
-	c.ClientConn = http1.NewClientConn(c.nc, t.set.Load().Limits)
+	o := t.set.Load()
+	if err := t.speak(c, o, earlier(deadline, clock.Now(), o.TLSTimeout)); err != nil {
+		t.failed.Add(1)
+		_ = c.nc.Close() // the error of the greeting is the one that counts
+		if c.CutShort() {
+			err = &DialError{Kind: DrainOver, Addr: o.Address, Err: errDrainOver}
+		}
+		return nil, err
+	}
+	if c.mux == nil {
+		c.ClientConn = http1.NewClientConn(c.nc, o.Limits)
+	}
 	return c, nil
 }
 

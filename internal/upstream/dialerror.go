@@ -21,6 +21,7 @@ const (
 	Unreachable                      // no route, host down, forbidden on the way
 	Timeout                          // no answer within the connect timeout or the deadline
 	TLS                              // handshake failed, timed out, or the certificate is not good
+	NotHTTP                          // it does not speak what it is spoken to in
 	DNS                              // the name has no address and never had
 	LocalPorts                       // no local port or address left
 	LocalFiles                       // no descriptor left
@@ -41,6 +42,8 @@ func (k DialErrorKind) String() string {
 		return "connect_timeout"
 	case TLS:
 		return "tls_failed"
+	case NotHTTP:
+		return "bad_response"
 	case DNS:
 		return "dns_failed"
 	case LocalPorts:

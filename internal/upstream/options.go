@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/internal/http1"
+	"github.com/weirlb/weir/internal/http2"
 )
 
 // Options describe the connections to one backend. Durations of 0 mean none,
@@ -45,6 +46,11 @@ type Options struct {
 	// was one for the caller. It must not wait. Nil: there is none.
 	Relieve func() bool
 
+	Protocol   Protocol
+	HTTP2      *http2.Client // shared; nil: the Target's own
+	MaxStreams int           // exchanges at once on a connection over HTTP/2, fewer where the backend says so; 0: DefaultStreams
+	Ping       time.Duration // after what silence such a connection is asked whether it is there; 0: never
+
 	Limits   http1.Limits
 	Resolver *Resolver // shared; nil: the Target's own
 }
@@ -53,6 +59,7 @@ type Options struct {
 const (
 	DefaultUserTimeout = 30 * time.Second
 	DefaultProbe       = 15 * time.Second
+	DefaultStreams     = 100
 )
 
 // Stats are figures about a Target's connections.

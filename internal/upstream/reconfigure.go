@@ -19,11 +19,20 @@ func newSettings(opt Options, host string) *settings {
 	if opt.Probe == 0 {
 		opt.Probe = DefaultProbe
 	}
+	if opt.MaxStreams <= 0 {
+		opt.MaxStreams = DefaultStreams
+	}
 	s := &settings{Options: opt}
 	if opt.TLS == nil {
 		return s
 	}
 	s.tls = opt.TLS.Clone()
+	switch opt.Protocol {
+	case HTTP2:
+		s.tls.NextProtos = []string{"h2"}
+	case HTTP2Offered:
+		s.tls.NextProtos = []string{"h2", "http/1.1"}
+	}
 	if s.tls.ServerName == "" {
 		s.tls.ServerName = host
 	}
@@ -42,9 +51,10 @@ func newSettings(opt Options, host string) *settings {
 func (t *Target) Reconfigure(opt Options, anew bool) {
 	t.mu.Lock()
 	old := t.set.Load()
-	opt.Address, opt.Resolver, opt.Relieve = old.Address, old.Resolver, old.Relieve
+	opt.Address, opt.Resolver, opt.Relieve, opt.HTTP2 = old.Address, old.Resolver, old.Relieve, old.HTTP2
 	next := newSettings(opt, t.server)
 	next.epoch = old.epoch
+	anew = anew || opt.Protocol != old.Protocol
 	if anew {
 		next.epoch++
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/weirlb/weir/balance"
 	"github.com/weirlb/weir/internal/clock"
+	"github.com/weirlb/weir/internal/http2"
 	"github.com/weirlb/weir/internal/netconn"
 )
 
@@ -37,6 +38,13 @@ type Target struct {
 	own     bool          // names is this Target's to close
 	files   netconn.Files // safe for concurrent use by itself
 
+	client    *http2.Client
+	ownClient bool         // client is this Target's to close
+	waiting   atomic.Int32 // mux.waiters
+	muxed     atomic.Int32 // mux.conns
+	unkept    atomic.Bool  // draining or closed
+	plain     atomic.Bool  // the backend has chosen HTTP/1.1 under HTTP2Offered
+
 	open          atomic.Int64
 	fresh, reused atomic.Int64
 	failed, stale atomic.Int64
@@ -52,6 +60,7 @@ type Target struct {
 	sweeping bool // timer is set
 	timer    *time.Timer
 	learner  learner
+	mux      streams
 }
 
 // NewTarget prepares connections to one backend. Nothing is dialed or resolved.
@@ -77,6 +86,9 @@ func NewTarget(opt Options) *Target {
 		t.names, t.own = NewResolver(), true
 	}
 	t.server = host
+	if t.client = opt.HTTP2; t.client == nil {
+		t.client, t.ownClient = new(http2.Client), true
+	}
 	t.set.Store(newSettings(opt, host))
 	return t
 }
@@ -192,6 +204,7 @@ func (t *Target) closeIdle(part func(n int) int) int {
 		t.unwatch(c)
 	}
 	t.idle = slices.Delete(t.idle, 0, n)
+	n += t.retireIdle(part)
 	t.mu.Unlock()
 	for _, c := range out {
 		c.Close()
@@ -205,6 +218,7 @@ func (t *Target) SetDraining(v bool) {
 	t.mu.Lock()
 	t.draining = v
 	t.over = t.over && v
+	t.unkept.Store(v || t.closed)
 	t.mu.Unlock()
 	if v {
 		t.CloseIdle()
@@ -216,6 +230,7 @@ func (t *Target) SetDraining(v bool) {
 func (t *Target) Close() {
 	t.mu.Lock()
 	t.closed = true
+	t.unkept.Store(true)
 	if t.timer != nil {
 		t.timer.Stop()
 	}
@@ -223,6 +238,9 @@ func (t *Target) Close() {
 	t.CloseIdle()
 	if t.own {
 		t.names.Close()
+	}
+	if t.ownClient {
+		go t.client.Close() // it waits for what is under way
 	}
 }
 
@@ -236,7 +254,7 @@ func (t *Target) Stats() Stats {
 		s.Addresses = t.names.known(t.host, nil)
 	}
 	t.mu.Lock()
-	s.Idle = len(t.idle)
+	s.Idle = len(t.idle) + t.idleStreams()
 	now := clock.Now()
 	if s.LearnedIdle = t.learner.timeout(now); s.LearnedIdle != 0 {
 		s.LearnedAge = now.Sub(t.learner.at)

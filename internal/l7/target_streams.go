@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package l7
+
+import (
+	"github.com/weirlb/weir/balance"
+	"github.com/weirlb/weir/internal/http2"
+	"github.com/weirlb/weir/internal/upstream"
+)
+
+// OverHTTP2 makes a Target of upstream's connections, of which each carries many
+// exchanges at once; where the backend has chosen HTTP/1.1 in TLS, one.
+func OverHTTP2(t *upstream.Target) Target { return http2Target{t: t} }
+
+type http2Target struct {
+	t      *upstream.Target
+	header []byte // of the PROXY protocol
+}
+
+// For implements Introducing.
+func (h http2Target) For(header []byte) Target { return http2Target{h.t, header} }
+
+// Get implements Target.
+func (h http2Target) Get(now balance.Instant, unsafe bool) Upstream {
+	if s := h.t.GetStream(now, unsafe, h.header); s != nil {
+		return s
+	}
+	if c := h.t.GetFor(now, unsafe, h.header); c != nil {
+		return c
+	}
+	return nil
+}
+
+// Dial implements Target.
+func (h http2Target) Dial(now, deadline balance.Instant, abort <-chan struct{}) (Upstream, error) {
+	s, c, err := h.t.DialStream(now, deadline, abort, h.header)
+	switch {
+	case err != nil:
+		return nil, err
+	case c != nil:
+		return c, nil
+	}
+	return s, nil
+}
+
+// Put implements Target.
+func (h http2Target) Put(u Upstream, now balance.Instant) {
+	switch u := u.(type) {
+	case *http2.ClientStream:
+		u.Done()
+	case *upstream.Conn:
+		h.t.Put(u, now)
+	default:
+		u.Close()
+	}
+}
