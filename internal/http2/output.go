@@ -232,7 +232,10 @@ func (o *output) spend(s *sender, n int) {
 // enqueue makes a stream one that is woken when there is room, unless it waits
 // for its own window. Called under the lock.
 func (o *output) enqueue(s *sender) {
-	if s.send > 0 && !s.queued {
+	switch {
+	case s.send <= 0:
+		o.grantLocked() // what it was woken for may be another's
+	case !s.queued:
 		s.queued = true
 		o.waiters = append(o.waiters, s)
 	}

@@ -42,6 +42,7 @@ type conn struct {
 	// What follows is guarded by mu.
 	streams map[uint32]*ServerStream
 	free    []*ServerStream
+	freed   int // what they hold
 	running int // being served, whether still open or not
 	lastID  uint32
 	calm    calm
@@ -53,7 +54,9 @@ type conn struct {
 	stage     leaveStage
 	leaveBy   balance.Instant // when the client has had time to see the first GOAWAY
 
-	resets [64]uint32 // streams that weir has reset lately: what is on its way for them is not held against the client
+	// Streams that weir has reset lately, twice as many as may be open: what is on its
+	// way for them is not held against the client. Nil until the first.
+	resets []uint32
 	reset  int
 
 	window  int   // receive window of streams to come

@@ -115,7 +115,15 @@ func (c *conn) readWindow(f *http2.WindowUpdateFrame) error {
 }
 
 // isIdle reports a stream that has not been opened. Called under mu.
-func (c *conn) isIdle(id uint32) bool { return id%2 == 0 || id > c.lastID }
+func (c *conn) isIdle(id uint32) bool {
+	return id%2 == 0 || id > c.lastID && c.stage != leaveFinal
+}
+
+// isCut reports a stream that weir has reset lately, or that came after the last one
+// was named: what the client sent for it before it knew is dropped. Called under mu.
+func (c *conn) isCut(id uint32) bool {
+	return c.stage == leaveFinal && id > c.lastID || slices.Contains(c.resets, id)
+}
 
 // readReset ends a stream.
 func (c *conn) readReset(f *http2.RSTStreamFrame) error {
@@ -233,8 +241,8 @@ func (c *conn) beginData(id uint32, size int) (*ServerStream, Code, error) {
 	}
 	s := c.streams[id]
 	switch {
-	case s == nil && slices.Contains(c.resets[:], id):
-		return nil, CodeNo, c.payLocked(min(costEmpty, 1+costEmpty*64/(size+64)), CauseEmpty)
+	case s == nil && c.isCut(id): // what is large costs the client as much as weir
+		return nil, CodeNo, c.payLocked(costEmpty*64/(size+64), CauseEmpty)
 	case s != nil && s.bad != nil:
 		return nil, CodeNo, nil // it is about to be reset
 	case s == nil || s.remote:
@@ -325,6 +333,9 @@ func (c *conn) resetStream(id uint32, code Code) error {
 // resetLocked sends RST_STREAM and remembers that.
 func (c *conn) resetLocked(id uint32, code Code) {
 	c.out = appendReset(c.room(), id, code)
+	if c.resets == nil {
+		c.resets = make([]uint32, 2*c.most)
+	}
 	c.resets[c.reset%len(c.resets)] = id
 	c.reset++
 }
@@ -337,7 +348,7 @@ func (c *conn) headers(o opening, block []byte) error {
 	switch {
 	case o.stream > c.lastID:
 		return c.open(o, block)
-	case s == nil && !slices.Contains(c.resets[:], o.stream):
+	case s == nil && !c.isCut(o.stream):
 		c.mu.Unlock()
 		return &ConnError{Code: CodeStreamClosed, Detail: "HEADERS on a closed stream"}
 	}
@@ -368,7 +379,10 @@ func (c *conn) open(o opening, block []byte) error {
 	c.stallBy = c.set.Timeouts.Write
 	if c.stage == leaveFinal { // it is not to be answered: the client repeats it elsewhere
 		c.mu.Unlock()
-		return c.skipBlock(block)
+		if err := c.skipBlock(block); err != nil {
+			return err
+		}
+		return c.pay(costRefused, CauseRefused)
 	}
 	c.lastID = o.stream
 	if c.running >= c.most || c.srv.Budget.Pressure() >= 1 && !o.end {

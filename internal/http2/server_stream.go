@@ -7,6 +7,7 @@ import (
 	"io"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/weirlb/weir/balance"
 	"github.com/weirlb/weir/internal/clock"
@@ -62,7 +63,9 @@ func (c *conn) newStream(o opening) *ServerStream {
 	var s *ServerStream
 	if n := len(c.free); n > 0 {
 		s = c.free[n-1]
+		c.free[n-1] = nil
 		c.free = c.free[:n-1]
+		c.freed -= s.holds()
 	} else {
 		s = &ServerStream{conn: c, info: c.info}
 		s.readWake = make(chan struct{}, 1)
@@ -136,6 +139,7 @@ func (s *ServerStream) finish() {
 		_ = c.payLocked(costMadeReset, CauseMadeReset) // the next frame finds the purse empty
 	case !s.remote: // answered: the rest is of no use (RFC 9113 section 8.1)
 		c.resetLocked(s.id, CodeNo)
+		c.calm.earn(earnAnswer)
 	default:
 		c.calm.earn(earnAnswer)
 	}
@@ -147,10 +151,26 @@ func (s *ServerStream) finish() {
 	c.mu.Unlock()
 }
 
+// What of streams that are over a connection keeps for those to come: a hundred usual
+// ones, since it may be idle for long, as thousands of its kind may be.
+const (
+	freeStream  = 16 << 10
+	freeStreams = 256 << 10
+)
+
+// holds is how much memory the stream has for texts.
+func (s *ServerStream) holds() int {
+	return streamSize + cap(s.text) + cap(s.block) + cap(s.crumbs) + cap(s.req.Scratch) +
+		s.req.Fields.Holds() + s.trailers.Holds() + s.scratch.Fields.Holds()
+}
+
+const streamSize = int(unsafe.Sizeof(ServerStream{}))
+
 // release gives a stream's memory back for the next one. Called under mu.
 func (c *conn) release(s *ServerStream) {
-	if len(c.free) < c.most && cap(s.text)+cap(s.block)+cap(s.crumbs) <= 16<<10 {
+	if n := s.holds(); n <= freeStream && c.freed+n <= freeStreams {
 		c.free = append(c.free, s)
+		c.freed += n
 	}
 	if c.running--; c.running > 0 || c.fault != nil {
 		if c.stage == staying && c.fault == nil && c.srv.isClosing() {

@@ -2,7 +2,10 @@
 
 package message
 
-import "slices"
+import (
+	"slices"
+	"unsafe"
+)
 
 // FieldID names the fields that weir itself looks at. Codecs set it while
 // parsing so that later stages compare integers, not text.
@@ -92,6 +95,10 @@ func (f *Fields) Grow(lines, text int) {
 	f.list = slices.Grow(f.list, lines)
 	f.own = slices.Grow(f.own, text)
 }
+
+// Holds is how much memory the backing arrays take: those who keep Fields for later
+// bound it.
+func (f *Fields) Holds() int { return cap(f.own) + cap(f.list)*int(unsafe.Sizeof(Field{})) }
 
 // AddWire appends a line that lies in the borrowed text. It is for codecs:
 // offsets are into the slice given to Reset; lineEnd is the offset behind its

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package http2
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+
+	"github.com/weirlb/weir/internal/message"
+)
+
+// TestBehindTheLastStream: what is on its way for streams behind the one that the
+// final GOAWAY named is dropped, all kinds of frames, and costs those that are open
+// nothing (RFC 9113 section 6.8). Without end it is a flood as any other.
+func TestBehindTheLastStream(t *testing.T) {
+	var release chan struct{}
+	server := func() *Server {
+		return &Server{Handler: answers{"/wait": func(s *ServerStream) { <-release; ok(s) }}.serve}
+	}
+	begin := func(p *peer) {
+		release = make(chan struct{})
+		p.begin()
+		p.headers(1, true, get("/wait")...)
+		p.wait()
+		p.srv.Drain(0)
+		p.expect(firstGoAway, leavePinged)
+		p.must(p.fr.WritePing(true, leavePing))
+		p.expect("GOAWAY 0 last 1 NO_ERROR")
+	}
+	play(t, server(), func(p *peer) {
+		begin(p)
+		p.headers(3, false, post("/ok")...)
+		p.send(3, false, "abc")
+		_ = p.fr.WriteWindowUpdate(3, 100)
+		p.headers(3, true, "trailer: x")
+		p.headers(5, false, post("/ok")...)
+		_ = p.fr.WriteRSTStream(5, http2.ErrCodeCancel)
+		p.expect()
+		close(release)
+		p.expect("HEADERS 1 :status=204 END")
+	})
+	play(t, server(), func(p *peer) {
+		begin(p)
+		id := uint32(3)
+		for ; id < 2000 && !p.over1(); id += 2 {
+			p.headers(id, true, get("/ok")...)
+			if id%32 == 1 {
+				p.wait()
+			}
+		}
+		if !p.ended() || len(p.calms) != 1 {
+			t.Errorf("%d streams were taken, %v", id/2, p.calms)
+		}
+		close(release)
+	})
+}
+
+// TestWokenInVain: a stream that was woken for room of the connection, and whose own
+// window has gone meanwhile, lets the next one have it.
+func TestWokenInVain(t *testing.T) {
+	for _, id := range []uint32{1, 3} {
+		play(t, &Server{Handler: answers{"/big": big(1 << 20)}.serve}, func(p *peer) {
+			p.begin(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 20})
+			p.headers(1, true, get("/big")...)
+			p.wait()
+			p.headers(3, true, get("/big")...)
+			if n := p.received(1) + p.received(3); n != startWindow { // both wait for the connection's window
+				t.Fatalf("%d bytes came", n)
+			}
+			_ = p.fr.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+			_ = p.fr.WriteWindowUpdate(id, 1<<20)
+			before := p.received(id)
+			_ = p.fr.WriteWindowUpdate(0, 1000) // enough for one of them
+			if n := p.received(id) - before; n != 1000 {
+				t.Errorf("%d bytes came of stream %d, which alone may send, want 1000", n, id)
+			}
+		})
+	}
+}
+
+// TestManyCutUploads: content that is on its way for as many streams as may be open,
+// all of which weir has answered early, is not held against the client.
+func TestManyCutUploads(t *testing.T) {
+	var release chan struct{}
+	s := &Server{Handler: answers{"/early": func(s *ServerStream) {
+		<-release
+		_ = s.WriteHead(&message.Response{Status: 413}, nil, true)
+	}}.serve}
+	play(t, s, func(p *peer) {
+		release = make(chan struct{})
+		p.begin()
+		for i := range uint32(DefaultStreams) {
+			p.headers(2*i+1, false, post("/early")...)
+		}
+		p.wait()
+		close(release)
+		p.take()
+		for range 3 {
+			for i := range uint32(DefaultStreams) {
+				p.send(2*i+1, false, strings.Repeat("a", maxFrame))
+			}
+			p.wait()
+		}
+		for i := range uint32(DefaultStreams) {
+			p.headers(2*i+1, true, "trailer: x")
+		}
+		heard := slices.DeleteFunc(p.take(), func(h string) bool { return strings.HasPrefix(h, "WINDOW_UPDATE 0") })
+		if p.ended() || len(heard) > 0 {
+			t.Errorf("ended: %v, %v, heard %q", p.ended(), p.calms, tail(heard, 3))
+		}
+	})
+}
+
+// TestEarlyAnswersForEver: a client that uploads again and again to who answers early
+// (401, 413) is no flood.
+func TestEarlyAnswersForEver(t *testing.T) {
+	s := &Server{Handler: answers{"/early": func(s *ServerStream) {
+		_ = s.WriteHead(&message.Response{Status: 413}, nil, true)
+	}}.serve}
+	play(t, s, func(p *peer) {
+		p.begin()
+		id := uint32(1)
+		for range 2000 {
+			p.headers(id, false, post("/early")...)
+			for range 4 {
+				p.send(id, false, strings.Repeat("a", maxFrame-1))
+			}
+			p.take()
+			id += 2
+		}
+		if p.ended() {
+			t.Errorf("ended, %v", p.calms)
+		}
+	})
+}
+
+// TestFreeStreamsAreSmall: what requests with large heads needed is not kept for as
+// many streams as there were.
+func TestFreeStreamsAreSmall(t *testing.T) {
+	var release chan struct{}
+	s := &Server{Handler: answers{"/wait": func(s *ServerStream) { <-release; ok(s) }}.serve}
+	play(t, s, func(p *peer) {
+		release = make(chan struct{})
+		p.begin()
+		for i := range uint32(DefaultStreams) {
+			fields := get("/wait")
+			for k := range 100 {
+				fields = append(fields, fmt.Sprintf("x-%d: %s", k, strings.Repeat("a", 100)))
+			}
+			p.headers(2*i+1, true, fields...)
+		}
+		p.wait()
+		close(release)
+		p.wait()
+		time.Sleep(time.Second)
+		kept := 0
+		for _, c := range s.all() {
+			c.mu.Lock()
+			for _, f := range c.free {
+				kept += f.holds()
+			}
+			c.mu.Unlock()
+		}
+		if kept > 1<<20 {
+			t.Errorf("%d bytes are kept by a connection without streams", kept)
+		}
+	})
+}
