@@ -272,9 +272,12 @@ var headers = fieldMap[Header]{
 	parts: func(h Header) (string, string) { return h.Name, h.Value },
 }
 
+// DefaultRequest is timeouts.request where it is not given.
+const DefaultRequest = time.Minute
+
 var routeTimeoutFields = []field[RouteTimeouts]{
 	key("request", "60s", duration(tick, day), func(t *RouteTimeouts) *time.Duration { return &t.Request },
-		"head of the request until head of the response; covers queue, connect and all attempts; not for upgrades").off("none", 0),
+		"head of the request until head of the response; covers queue, connect and all attempts; not for upgrades, and at its default not for gRPC calls").off("none", 0),
 	key("total", "none", duration(tick, 30*day), func(t *RouteTimeouts) *time.Duration { return &t.Total },
 		"head of the request until the last byte of the response").off("none", 0),
 }

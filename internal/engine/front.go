@@ -147,8 +147,12 @@ func (f *front) cutCount() (n int64) {
 // left have a moment to take their Close frame.
 func (f *front) cut() (n int) {
 	all := f.ever()
+	var ending []<-chan struct{}
 	for _, l := range all {
 		l.x.Cut()
+		if n, gone := l.x.EndCalls(); n > 0 {
+			ending = append(ending, gone)
+		}
 	}
 	f.tunnels.Cut(observe.TunnelByShutdown, l7.TunnelHurry)
 	moment := time.NewTimer(2 * l7.TunnelHurry)
@@ -157,10 +161,34 @@ func (f *front) cut() (n int) {
 	case <-f.tunnels.Gone():
 	case <-moment.C:
 	}
+	f.endCalls(ending)
 	for _, l := range all {
 		n += l.srv.CloseAll()
 	}
 	return n
+}
+
+// endCalls waits until gRPC's clients have been told that their calls have ended.
+func (f *front) endCalls(ending []<-chan struct{}) {
+	if len(ending) == 0 {
+		return
+	}
+	moment := time.NewTimer(l7.TunnelHurry)
+	defer moment.Stop()
+	for _, gone := range ending {
+		select {
+		case <-gone:
+		case <-moment.C:
+			return
+		}
+	}
+	// They are about to be told. A connection that has nothing else to carry ends by
+	// itself when it is.
+	moment.Reset(l7.TunnelHurry)
+	select {
+	case <-f.empty():
+	case <-moment.C:
+	}
 }
 
 // close stops and cuts whatever is left, and waits for it.

@@ -98,7 +98,10 @@ func (e *Engine) buildRoute(g *Generation, l *config.Listener, r *config.Route) 
 		ResponseHeaders: edits(r.ResponseHeaders),
 		Series:          e.metrics.Route(l.Name, r.Name, r.Pool),
 		Limit:           e.limiter(g, l.Name, r.Name, r.MaxRequests),
-		Timeouts:        l7.Timeouts{Request: r.Timeouts.Request, Total: r.Timeouts.Total},
+		Timeouts: l7.Timeouts{
+			Request: r.Timeouts.Request, Total: r.Timeouts.Total,
+			RequestGRPC: r.Timeouts.Request != config.DefaultRequest,
+		},
 	}
 	switch {
 	case r.Respond != nil:
@@ -121,6 +124,7 @@ func (e *Engine) buildRoute(g *Generation, l *config.Listener, r *config.Route) 
 		p.usedBy(out)
 		out.Key = keyFunc(cfg)
 		out.LoadReports = wantsLoad(&cfg.Overload)
+		out.GRPCExhausted = heedsExhausted(&cfg.Overload)
 		out.ProxyHeader = proxyVersion(cfg)
 		out.Weir = cfg.Weir
 		out.Priority, _ = balance.ParsePriority(r.Priority)

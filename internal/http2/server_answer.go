@@ -271,8 +271,13 @@ func (s *ServerStream) refuse(e *http1.Error) error {
 		text = append(append(append(text, " (request "...), id...), ')')
 	}
 	text = append(text, '\n')
-	s.block = appendFields(appendStatus(s.block[:0], h.Status), &h.Fields, message.Sized, int64(len(text)))
-	head := string(s.req.Method) == "HEAD"
+	call := h.Fields.Has(message.GRPCStatusOf) // its status is all there is
+	length := int64(len(text))
+	if call {
+		length = -1
+	}
+	s.block = appendFields(appendStatus(s.block[:0], h.Status), &h.Fields, message.Sized, length)
+	head := call || string(s.req.Method) == "HEAD"
 
 	c.mu.Lock()
 	defer c.mu.Unlock()

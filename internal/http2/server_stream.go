@@ -30,6 +30,7 @@ type ServerStream struct {
 	text     []byte // of the request's pseudo-fields
 	crumbs   []byte // of its cookies
 	born     balance.Instant
+	unpaced  bool // no minimum rate: written by who serves, before content is read
 	tunnel   bool // a WebSocket is asked for, see server_tunnel.go
 	trailers message.Fields
 
@@ -77,7 +78,7 @@ func (c *conn) newStream(o opening) *ServerStream {
 	s.set, s.born, s.tunnel, s.accept = c.set, c.now, false, ""
 	s.trailers.Reset(nil)
 	s.started, s.headRequest, s.left = false, false, 0
-	s.allowance = c.set.Timeouts.BodyGrace
+	s.allowance, s.unpaced = c.set.Timeouts.BodyGrace, false
 	s.cancelled.Store(false)
 	s.sent.Store(0)
 	s.id, s.remote, s.local, s.dead, s.bad, s.unwanted = o.stream, o.end, false, nil, nil, false
@@ -336,7 +337,7 @@ func (s *ServerStream) awaitContent() error {
 	before := s.received
 	c.mu.Unlock()
 	defer c.mu.Lock()
-	if t.BodyMinRate <= 0 || s.tunnel {
+	if t.BodyMinRate <= 0 || s.tunnel || s.unpaced {
 		<-s.readWake
 		return nil
 	}

@@ -25,6 +25,7 @@ type retryCount struct {
 type nextAttempt struct {
 	on, redispatch bool
 	after          observe.Try // the attempt that it follows
+	cause          int         // the status that it was answered with, as PoolSeries.Retry has it
 }
 
 // attempts tries backends until one answers for good or nothing may be tried
@@ -128,7 +129,13 @@ func (e *exchange) attempt() Failure {
 	if f := e.connect(); f.failed() {
 		return f
 	}
-	f := e.send()
+	var f Failure
+	if e.call.on {
+		f = e.passDeadline()
+	}
+	if !f.failed() {
+		f = e.send()
+	}
 	if !f.failed() {
 		f = e.await()
 	}
@@ -232,7 +239,7 @@ func (e *exchange) again(f *Failure) bool {
 	if f.Code != 0 && f.Kind == pool.Success {
 		return e.pause(f) // judge has decided already
 	}
-	if e.answered || e.interim || !f.retriable() || e.late(e.headBy) {
+	if e.answered || e.interim || !f.retriable() || e.late(e.headBy) || f.missed || e.callOver() {
 		return false
 	}
 	f.Replayable = e.replayable()
@@ -258,8 +265,12 @@ func (e *exchange) again(f *Failure) bool {
 func (e *exchange) next(f *Failure) pool.Decision {
 	pf := f.retry()
 	pf.RetryAfter, pf.Backend, pf.By = e.retryAfter, e.backend, e.headBy
+	cause := 0
 	if f.Kind == pool.Success {
-		pf.Status = e.res.Status
+		pf.Status, cause = e.judged(), e.cause()
+		if e.call.on && e.call.known {
+			pf.GRPC, pf.Pushback = uint8(e.call.status), max(e.call.pushback, 0)
+		}
 	}
 	d := e.rt.Pool.Next(e.now, &e.rt.Retry, &e.try, pf, rand.Uint64())
 	e.final = e.final || d.Declined
@@ -281,7 +292,7 @@ func (e *exchange) next(f *Failure) pool.Decision {
 		return d
 	}
 	if e.rt.PoolSeries != nil {
-		e.rt.PoolSeries.Retry(f.Reason, pf.Status, outcome)
+		e.rt.PoolSeries.Retry(f.Reason, cause, outcome)
 	}
 	return d
 }
@@ -289,11 +300,10 @@ func (e *exchange) next(f *Failure) pool.Decision {
 // letGo ends the attempt for the sake of another one.
 func (e *exchange) letGo(f *Failure, d pool.Decision) {
 	e.countRetry(f) // the one that led to this attempt
-	status := 0
+	e.granted = nextAttempt{on: true, redispatch: d.Redispatch, after: observe.Try{Backend: e.rec.Backend, Reason: f.Reason}}
 	if f.Kind == pool.Success {
-		status = e.res.Status
+		e.granted.after, e.granted.cause = e.tried(f.Reason), e.cause()
 	}
-	e.granted = nextAttempt{on: true, redispatch: d.Redispatch, after: observe.Try{Backend: e.rec.Backend, Reason: f.Reason, Status: status}}
 	e.countConnection()
 	e.breakOff(f)
 	e.wait = d.After
@@ -311,7 +321,7 @@ func (e *exchange) countAttempt() {
 	if !g.redispatch {
 		e.rec.Retries++
 		e.final = true
-		e.pending = retryCount{on: true, cause: g.after.Reason, status: g.after.Status}
+		e.pending = retryCount{on: true, cause: g.after.Reason, status: g.cause}
 		return
 	}
 	e.rec.Redispatches++
@@ -338,7 +348,7 @@ func (e *exchange) countRetry(f *Failure) {
 		return
 	}
 	o := observe.RetrySucceeded
-	if f.failed() || e.rt.Retry.OnStatus.Has(e.res.Status) {
+	if f.failed() || e.listed() {
 		o = observe.RetryFailed
 	}
 	e.rt.PoolSeries.Retry(p.cause, p.status, o)
@@ -385,8 +395,11 @@ func (e *exchange) upstreamFailed(p Phase, err error) Failure {
 	if f := e.body.clientFault(); f.failed() {
 		return f
 	}
-	if e.body.mayKeep {
+	if e.body.mayKeep && (e.worthKeeping() || e.up.Unprocessed()) {
 		e.haltPump() // only then is it known what can be sent again
+	}
+	if e.callOver() {
+		return callCut(p, err)
 	}
 	if e.up.CutShort() {
 		f := drainCut(p, err)
@@ -425,6 +438,7 @@ func (e *exchange) settle(f *Failure) {
 		e.readTrailers()
 	}
 	if e.up != nil && !f.failed() && !e.body.pumping && e.up.Reusable() {
+		e.delist()
 		e.w.target(nil)
 		e.up.Release()
 		e.target.Put(e.up, e.now)
@@ -441,8 +455,11 @@ func (e *exchange) breakOff(f *Failure) {
 		FirstByte: e.rec.FirstByte, Total: e.now.Sub(e.began), Client: e.clientKey, Overtaken: f.overtaken,
 	}
 	if f.Kind == pool.Success {
-		o.Status, o.Tunnel = e.res.Status, e.rec.Tunnel
+		o.Status, o.Tunnel = e.judged(), e.rec.Tunnel
 		e.signals.tell(&o)
+		if f.missed {
+			o.Status, o.RetryAfter = 500, false
+		}
 	}
 	e.lease.Done(o)
 }
@@ -453,6 +470,7 @@ func (e *exchange) dropUpstream() {
 	if e.up == nil {
 		return
 	}
+	e.delist()
 	e.w.target(nil)
 	if e.body.pumping {
 		e.up.Cut()

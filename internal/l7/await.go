@@ -66,12 +66,16 @@ func (e *exchange) awaitHead() Failure {
 		if !e.body.running() {
 			e.watchClient()
 		}
+		e.enlist()
 	}
 }
 
 // answerBy returns when the answer's head is due, 0 for never, and the reason
 // that names the deadline.
 func (e *exchange) answerBy() (balance.Instant, message.Reason) {
+	if e.call.on {
+		return e.callBy()
+	}
 	if e.body.running() {
 		return e.headBy, message.RequestTimeout // response_header runs from the last request byte
 	}
@@ -122,13 +126,16 @@ func (e *exchange) slice(by balance.Instant) balance.Instant {
 	if d := e.rt.Timeouts.Unacked; d > 0 && e.now.Sub(e.sentAt) < d {
 		by = earliest(by, e.sentAt.Add(d))
 	}
-	if !e.w.armed {
+	if !e.w.armed || e.unlisted() {
 		return earliest(by, e.now.Add(watchAfter))
 	}
 	return by
 }
 
 func (e *exchange) answerLate(reason message.Reason, err error) Failure {
+	if e.call.on && (reason == message.StreamIdleTimeout || e.late(e.endBy)) {
+		return e.callLate(reason, err)
+	}
 	f := Failure{Fault: FaultBackend, Phase: PhaseAwait, Reason: reason, Kind: pool.ResponseTimeout, Err: err, Replayable: e.replayable()}
 	if e.body.running() {
 		// The request had not even been sent: the client's pace may be to blame.
@@ -146,12 +153,12 @@ func (e *exchange) judge() Failure {
 		return Failure{} // relay sees to it
 	}
 	e.readSignals()
-	e.retryAfter = r.Status == 503 && e.signals.asked
-	if e.interim || !e.rt.Retry.OnStatus.Has(r.Status) {
+	e.retryAfter = e.judged() == 503 && e.signals.asked
+	if e.interim || !e.listed() {
 		return Failure{}
 	}
-	f := Failure{Fault: FaultBackend, Phase: PhaseAwait, Kind: pool.Success, Sent: true, Replayable: e.replayable(), Code: r.Status, Detail: "the answer was to be retried"}
-	f.noRetry = noRetry(&r.Fields)
+	f := Failure{Fault: FaultBackend, Phase: PhaseAwait, Kind: pool.Success, Sent: true, Replayable: e.resendable(), Code: r.Status, Detail: "the answer was to be retried"}
+	f.noRetry = noRetry(&r.Fields) || e.call.pushed && e.call.pushback < 0
 	d := e.next(&f)
 	if !d.Again {
 		return Failure{} // the answer passes
@@ -162,7 +169,7 @@ func (e *exchange) judge() Failure {
 		return Failure{}
 	}
 	f.Reason = message.BadResponse
-	if r.Status == 503 {
+	if e.judged() == 503 {
 		f.Reason = message.BackendOverloaded
 	}
 	e.letGo(&f, d)

@@ -73,6 +73,18 @@ func (b *body) reset() {
 // keepRetained is the largest replay buffer that a pooled exchange holds on to.
 const keepRetained = 64 << 10
 
+// firstPiece is how long content of unknown length is awaited before the backend is
+// asked without any. Nearly all requests bring some along; a stream whose client
+// listens first must not wait for ever, and one whose client is slow is not to
+// take a backend's slot earlier than it has to.
+const firstPiece = 5 * time.Millisecond
+
+// awaiter is a Downstream that knows whether ReadBody would wait.
+type awaiter interface {
+	// AwaitBody waits until ReadBody would not, no longer than d, and reports that.
+	AwaitBody(d time.Duration) bool
+}
+
 // running reports that content is still being sent.
 func (b *body) running() bool { return b.pumping && !b.over.Load() }
 
@@ -87,6 +99,10 @@ func (e *exchange) openBody() Failure {
 	if e.req.ExpectContinue {
 		b.waiting = true
 		return Failure{}
+	}
+	if a, ok := e.d.(awaiter); ok && e.req.Body == message.Streamed && !a.AwaitBody(firstPiece) {
+		e.now = clock.Now()
+		return Failure{} // it may be the backend that speaks first
 	}
 	p, err := e.d.ReadBody()
 	e.now = clock.Now() // it may have taken a while, and kept connections age meanwhile
@@ -116,10 +132,16 @@ func (e *exchange) tooLarge() bool {
 // may be sent twice, a second attempt is allowed, and the content is not known
 // to be too large.
 func (e *exchange) worthKeeping() bool {
-	if e.rt.Retry.Attempts < 2 || !e.repeatable() {
+	if e.rt.Retry.Attempts < 2 || !e.repeatable() && !(e.call.on && e.rt.Retry.OnGRPC != 0) {
 		return false
 	}
 	return e.req.Body != message.Sized || e.req.ContentLength <= e.rt.RetryBody
+}
+
+// mayBeRefused reports that the content is worth keeping whatever the method,
+// because the backend may say that it has not looked at the request.
+func (e *exchange) mayBeRefused() bool {
+	return e.up.Refusable() && e.rt.Retry.Attempts > 1 && (e.req.Body != message.Sized || e.req.ContentLength <= e.rt.RetryBody)
 }
 
 // repeatable reports that the method allows the request to be sent again after

@@ -64,6 +64,7 @@ type Exchanger struct {
 	states sync.Pool // *exchange
 
 	tunnels *Tunnels
+	calls   calls
 
 	cutting atomic.Bool  // what is left is being cut
 	cuts    atomic.Int64 // exchanges that ended so
@@ -139,6 +140,7 @@ type exchange struct {
 	before     int  // attempts of the weirs in front before the one that this is
 	markLine   int  // where the last X-Weir-Attempt is; 0: nowhere
 	signals    signals
+	call       call
 
 	leases     [2]pool.Lease
 	lease      *pool.Lease // the one in use; never nil
@@ -220,6 +222,7 @@ func (e *exchange) reset() {
 	e.keyed, e.limited, e.answered, e.interim, e.retryAfter = false, false, false, false, false
 	e.final, e.above, e.told, e.before, e.markLine = false, false, false, 0, 0
 	e.signals = signals{}
+	e.call.reset()
 	e.breq, e.try = balance.Request{}, pool.Try{}
 	e.backend, e.target, e.up, e.kept = nil, nil, nil, nil
 	e.reused, e.fresh, e.reserved, e.headSent, e.sentBefore, e.wait = false, false, false, false, false, 0
@@ -305,6 +308,11 @@ func (e *exchange) proxy() Failure {
 	}
 
 	e.shape()
+	if e.call.on {
+		if f := e.beginCall(); f.failed() {
+			return f
+		}
+	}
 	if f := e.openBody(); f.failed() {
 		return f
 	}
@@ -336,6 +344,7 @@ func (e *exchange) finish(f *Failure) {
 		f.Fault, f.Reason, f.Detail = FaultWeir, message.MaxAge, "cut after the grace of the client's connection"
 	}
 	e.now = clock.Now()
+	e.atDeadline(f)
 	e.countRetry(f)
 	e.settle(f)
 	e.w.end()
@@ -364,10 +373,20 @@ func (x *Exchanger) BadRequest(d Refusal, ci *ClientInfo, err *http1.Error) {
 	ci.refresh(h.Trust, h.CertFields)
 	var id [32]byte
 	appendHex(id[:0], rand.Uint64(), rand.Uint64())
-	d.ErrorHead().Fields.AddBytes(message.XRequestID, "X-Request-Id", id[:])
+	head := d.ErrorHead()
+	status := head.Status
+	if status == 0 {
+		status = err.Status()
+	}
+	head.Fields.AddBytes(message.XRequestID, "X-Request-Id", id[:])
+	var ended observe.CallStatus
+	if q := d.Request(); q.Major >= 2 && isGRPC(q) {
+		ended = refuseCall(head, err)
+		status = head.Status
+	}
 	r := &observe.Record{
 		Listener: h.Listener, RequestID: id[:], ClientIP: ci.scratch.peer, Start: clock.Now(), Major: 1, Minor: 1,
-		TLS: ci.TLS, ProxiedBy: ci.proxiedBy(), Status: err.Status(), Reason: err.Reason, Detail: err.Detail,
+		TLS: ci.TLS, ProxiedBy: ci.proxiedBy(), Status: status, GRPC: ended, Reason: err.Reason, Detail: err.Detail,
 	}
 	if ci.Secure != nil {
 		r.Session = &ci.Secure.Session
@@ -401,7 +420,11 @@ func (e *exchange) refuse(f *Failure) {
 		e.d.Abort()
 	case e.answered:
 		// The client has part of an answer: it must not take it for whole.
-		e.d.Abort()
+		if !e.endCall(f) {
+			e.d.Abort()
+		}
+	case e.isCall():
+		e.answerCall(f)
 	default:
 		e.answerFailure(f)
 	}
@@ -420,6 +443,9 @@ func (e *exchange) record(f *Failure) {
 		r.Detail = f.Detail
 	}
 	r.BytesIn = e.body.read
+	if e.isCall() {
+		r.GRPC = e.ended(f)
+	}
 	series := e.h.Series
 	if e.rt != nil {
 		series = e.rt.Series

@@ -56,6 +56,7 @@ type Failure struct {
 	Err        error            // the cause, where there is one
 	noRetry    bool             // a weir behind this one said so
 	overtaken  bool             // a hedge answered first
+	missed     bool             // a gRPC call that the backend had whole ended without its word: judged as an answer of 500
 }
 
 // failed reports that there is a failure.

@@ -71,6 +71,7 @@ type found struct {
 	te          bool // TE: trailers
 	keys        int  // lines of Idempotency-Key; of two a backend may take either
 	keyed       bool // the last of them is not empty
+	content     int  // first line of Content-Type, or -1
 }
 
 // prepareFields turns the client's fields into the backend's: what concerns
@@ -112,11 +113,12 @@ func (e *exchange) prepareFields() {
 		f.Add(message.TE, "TE", "trailers") // weir carries trailers
 	}
 	e.keyed = seen.keyed && seen.keys == 1
+	e.call.on = seen.content >= 0 && grpcContent(f.Value(seen.content)) && string(e.req.Method) == "POST"
 }
 
 // classify makes the one pass over the fields.
 func (e *exchange) classify(f *message.Fields) found {
-	seen := found{id: -1, traceparent: -1}
+	seen := found{id: -1, traceparent: -1, content: -1}
 	ids, parents := 0, 0
 	for i := range f.Len() {
 		id := f.ID(i)
@@ -139,6 +141,10 @@ func (e *exchange) classify(f *message.Fields) found {
 		case message.ClientCert:
 			if !e.ci.scratch.proxy {
 				f.Remove(i)
+			}
+		case message.ContentType:
+			if seen.content < 0 {
+				seen.content = i
 			}
 		case message.XRequestID:
 			if ids++; ids == 1 && validRequestID(f.Value(i)) {

@@ -66,11 +66,14 @@ type Route struct {
 	Pool     PoolHandle
 	PoolName string
 	Key      KeyFunc // of requests to a pool whose policy wants keys; nil: they have none
-	// LoadReports says that the pool wants the load reports of answers (ORCA).
 	// ProxyHeader is the version of the PROXY header that connections to the pool's
 	// backends begin with, whose Targets are Introducing; 0: none.
 	ProxyHeader int
+	// LoadReports says that the pool wants the load reports of answers (ORCA).
 	LoadReports bool
+	// GRPCExhausted says that the pool takes gRPC's RESOURCE_EXHAUSTED for a sign of
+	// overload.
+	GRPCExhausted bool
 	// Priority says who is refused first where the pool has an adaptive limit.
 	Priority balance.Priority
 	// Weir says that the backends are weirs: each attempt tells them its number.
@@ -116,6 +119,7 @@ func (k *IdempotencyKey) in(f *message.Fields) bool {
 // Timeouts are those rows of S7 that an exchange keeps. 0 means none.
 type Timeouts struct {
 	Request        time.Duration // head complete until the answer's head is complete
+	RequestGRPC    bool          // Request holds for gRPC calls, too
 	Total          time.Duration // head complete until the last byte of the answer
 	Connect        time.Duration // of one attempt, TLS included; also bounded by upstream's own
 	Unacked        time.Duration // of the sent request, by the backend's host; as long as connecting may take

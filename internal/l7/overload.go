@@ -20,6 +20,8 @@ type signals struct {
 	load    float64       // of a load report
 	hasLoad bool
 	behind  bool // a weir tells of what failed behind it
+	// exhausted says that the call ended with RESOURCE_EXHAUSTED, which counts.
+	exhausted bool
 }
 
 // readSignals looks at the head of a final answer.
@@ -34,16 +36,28 @@ func (e *exchange) readSignals() {
 	if e.rt.LoadReports {
 		e.readLoad(&r.Fields)
 	}
-	e.signals.behind = e.rt.Weir && r.Status >= 500 && noRetry(&r.Fields)
+	if e.call.on && r.Status == 200 {
+		e.readCall()
+	}
+	e.signals.behind = e.rt.Weir && e.judged() >= 500 && noRetry(&r.Fields)
 }
 
 // readTrailers looks at what came after the content: it is younger than the
 // head.
 func (e *exchange) readTrailers() {
-	if e.rt.LoadReports && e.up != nil && e.res.Body.Trailers() && e.up.BodyDone() {
-		if t := e.up.Trailers(); t.Len() > 0 {
-			e.readLoad(t)
-		}
+	if (!e.rt.LoadReports && !e.call.on) || e.up == nil || !e.res.Body.Trailers() || !e.up.BodyDone() {
+		return
+	}
+	t := e.up.Trailers()
+	if t.Len() == 0 {
+		return
+	}
+	if e.rt.LoadReports {
+		e.readLoad(t)
+	}
+	if e.call.on && e.res.Status == 200 {
+		e.readStatus(t)
+		e.heedCall()
 	}
 }
 
@@ -70,7 +84,7 @@ func (e *exchange) readLoad(f *message.Fields) {
 
 // tell adds the signals to the outcome of an attempt that was answered.
 func (s *signals) tell(o *pool.Outcome) {
-	o.RetryAfter, o.RetryAfterFor = s.asked, s.after
+	o.RetryAfter, o.RetryAfterFor, o.Overloaded = s.asked, s.after, s.exhausted
 	o.Load, o.HasLoad, o.Behind = s.load, s.hasLoad, s.behind
 }
 

@@ -169,6 +169,8 @@ func (e *exchange) nextPiece() ([]byte, Failure) {
 		}
 		p, err := up.ReadBody()
 		switch {
+		case err == nil && e.callOver():
+			return nil, callCut(PhaseRelay, nil)
 		case err == nil:
 			return p, Failure{}
 		case isEnd(err):
@@ -179,12 +181,17 @@ func (e *exchange) nextPiece() ([]byte, Failure) {
 		e.now = clock.Now()
 		e.setHeadFor() // content that still goes out counts as well
 		switch {
+		case e.late(e.endBy) && e.call.on:
+			return nil, e.outOfTime(PhaseRelay, err)
 		case e.late(e.endBy):
 			return nil, Failure{Fault: FaultBackend, Phase: PhaseRelay, Reason: message.RequestTimeout, Kind: pool.Canceled, Detail: "total", Err: err}
+		case e.late(after(e.headFor, e.rt.Timeouts.StreamIdle)) && e.call.on: // a subscription to what is rare, perhaps
+			return nil, Failure{Fault: FaultBackend, Phase: PhaseRelay, Reason: message.StreamIdleTimeout, Kind: pool.Canceled, Err: err}
 		case e.late(after(e.headFor, e.rt.Timeouts.StreamIdle)):
 			return nil, Failure{Fault: FaultBackend, Phase: PhaseRelay, Reason: message.StreamIdleTimeout, Kind: pool.ResponseTimeout, Err: err}
 		}
 		e.watchClient()
+		e.enlist()
 	}
 }
 
@@ -195,7 +202,7 @@ func (e *exchange) armRead() {
 	switch {
 	case e.body.running(): // look again whether the client is to be watched
 		by = earliest(by, e.now.Add(time.Second))
-	case !e.w.armed:
+	case !e.w.armed || e.unlisted():
 		by = earliest(by, e.now.Add(watchAfter))
 	}
 	e.up.SetReadDeadline(by)
@@ -209,6 +216,9 @@ func (e *exchange) relayFailed(err error) Failure {
 	}
 	if f := e.body.clientFault(); f.failed() {
 		return f
+	}
+	if e.callOver() {
+		return callCut(PhaseRelay, err)
 	}
 	if e.up.CutShort() {
 		return drainCut(PhaseRelay, err)
