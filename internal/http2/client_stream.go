@@ -205,7 +205,7 @@ func (s *ClientStream) Reusable() bool {
 func (s *ClientStream) Unprocessed() bool {
 	s.conn.mu.Lock()
 	defer s.conn.mu.Unlock()
-	return s.refused || s.id == 0 && s.mark == 0 || s.mark > s.conn.taken
+	return s.refused || s.mark == 0 || s.conn.writeFault != nil && s.mark > s.conn.taken
 }
 
 // Refusable is true: GOAWAY and REFUSED_STREAM say what was not processed.
