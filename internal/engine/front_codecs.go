@@ -23,6 +23,7 @@ type codecs struct {
 
 	ln       *listen.Listener       // set before the first connection
 	listener atomic.Pointer[string] // its name in the plan that is in force
+	floods   floodLines
 }
 
 func (f *front) newCodecs(x *l7.Exchanger) *codecs {
@@ -33,16 +34,16 @@ func (f *front) newCodecs(x *l7.Exchanger) *codecs {
 		Closing:      e.memory.closing,
 		OnBadRequest: func(s *http2.ServerStream, err *http1.Error) { x.BadRequest(s, s.Info().(*l7.ClientInfo), err) },
 		OnPanic:      func(v any, stack []byte) { e.bugAt("http2", v, stack) },
-		OnCalm:       func(why http2.Cause) { e.metrics.Flood(*c.listener.Load(), why.String()) },
+		OnCalm:       func(conn any, why http2.Cause) { c.flood(conn.(*l7.ClientInfo), why) },
 		Budget:       &e.memory.budget,
 	}
 	c.h1 = &http1.Server{
-		Handler:      func(c *http1.ServerConn) { x.Serve(c, c.Info().(*l7.ClientInfo)) },
-		HTTP2:        c.h2.Serve,
-		Park:         f.parker.Park,
-		Short:        e.memory.short.Load,
-		Budget:       &e.memory.budget,
-		Closing:      e.memory.closing,
+		Handler: func(c *http1.ServerConn) { x.Serve(c, c.Info().(*l7.ClientInfo)) },
+		HTTP2:   c.h2.Serve,
+		Park:    f.parker.Park,
+		Short:   e.memory.short.Load,
+		Budget:  &e.memory.budget,
+		Closing: e.memory.closing,
 		OnBadRequest: func(s *http1.ServerConn, err *http1.Error) {
 			ci := s.Info().(*l7.ClientInfo)
 			if err == http1.ErrProxyHeader && ci.Proxied == nil {
@@ -50,7 +51,7 @@ func (f *front) newCodecs(x *l7.Exchanger) *codecs {
 			}
 			x.BadRequest(s, ci, err)
 		},
-		OnPanic:      func(v any, stack []byte) { e.bugAt("http1", v, stack) },
+		OnPanic: func(v any, stack []byte) { e.bugAt("http1", v, stack) },
 	}
 	return c
 }

@@ -62,7 +62,7 @@ func play(t *testing.T, s *Server, f func(p *peer)) {
 			s.Settings.Timeouts = times
 		}
 		s.OnBadRequest = func(_ *ServerStream, e *http1.Error) { p.mu.Lock(); p.bad = append(p.bad, e); p.mu.Unlock() }
-		s.OnCalm = func(c Cause) { p.mu.Lock(); p.calms = append(p.calms, c); p.mu.Unlock() }
+		s.OnCalm = func(_ any, c Cause) { p.mu.Lock(); p.calms = append(p.calms, c); p.mu.Unlock() }
 		s.OnPanic = func(any, []byte) { p.mu.Lock(); p.panics++; p.mu.Unlock() }
 		go s.Serve(netconn.New(server), nil, nil)
 		go p.read()

@@ -59,8 +59,8 @@ type Server struct {
 	OnPanic func(v any, stack []byte)
 
 	// OnCalm hears of connections that were ended because of what their peer
-	// sent too much of. Nil: nobody.
-	OnCalm func(c Cause)
+	// sent too much of; conn is what Serve was given. Nil: nobody.
+	OnCalm func(conn any, c Cause)
 
 	// Budget bounds the content that is held, with what others who share it hold: as
 	// it is used up, windows shrink. Nil: there is no bound.

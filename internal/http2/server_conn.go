@@ -298,7 +298,7 @@ func (c *conn) end(err error) {
 	var ce *ConnError
 	polite := errors.As(err, &ce)
 	if polite && ce.Calm != CauseNone && c.srv.OnCalm != nil {
-		c.srv.OnCalm(ce.Calm)
+		c.srv.OnCalm(c.info, ce.Calm)
 	}
 	cause := errClosed
 	if polite && ce == errAged {
