@@ -25,7 +25,10 @@ type Config struct {
 	DrainDeadline time.Duration // for draining backends; 0: none
 	// DrainSpread is how long before the deadline DrainEnding is said; 0: never.
 	DrainSpread time.Duration
-	Zone        Zone
+	// KeepSessions lets requests that prefer a draining backend go there until
+	// DrainSpread before its deadline, and those that prefer one of weight 0.
+	KeepSessions bool
+	Zone         Zone
 	// Overprovisioning is how much more than its part of the load a tier is
 	// expected to bear, see tierLoads; 0: 1.4.
 	Overprovisioning float64
@@ -162,12 +165,13 @@ const (
 	Added                              //
 	Removed                            //
 	SlowStartBegan                     // Share: where it begins, For: its window; of the whole pool when Backend is nil
+	SessionsOver                       // a draining backend that kept its sessions gets no more of their requests; Left in flight
 )
 
 var noticeNames = [...]string{
 	"state_changed", "ejected", "panic_began", "panic_ended", "shared_dependency", "shared_dependency_over", "broken_check", "broken_check_over",
 	"drain_began", "drain_over", "drain_empty", "drain_ending", "overridden", "added", "removed",
-	"slow_start",
+	"slow_start", "sessions_over",
 }
 
 // String returns the word used in logs and events.
@@ -190,4 +194,5 @@ type Notice struct {
 	Why      string
 	For      time.Duration
 	Left     int64 // in flight
+	Sessions bool  // of DrainBegan: its sessions go on, so that it gets requests
 }

@@ -189,7 +189,7 @@ func (p *Pool) would(v *view, r *balance.Request) (*balance.Backend, Refusal) {
 			return o, Granted
 		}
 		return nil, Full
-	case b.Admin() != balance.Enabled:
+	case b.Admin() != balance.Enabled && v.by[r.Prefer] != b:
 		return nil, Full // drained at this very moment
 	}
 	return b, Granted

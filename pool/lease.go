@@ -141,8 +141,8 @@ func (p *Pool) Pick(l *Lease, r *balance.Request) Refusal {
 		return p.pickLimited(l, r)
 	}
 	v := p.view.Load()
-	if v.only != nil && v.admit >= 1 {
-		if b, ok := v.only.Pick(*r); ok && p.reserve(l, r, b) {
+	if v.direct != nil && v.admit >= 1 {
+		if b, ok := v.direct.Pick(*r); ok && p.reserve(l, r, b) {
 			return Granted
 		}
 	}
@@ -256,11 +256,9 @@ func (p *Pool) reserve(l *Lease, r *balance.Request, b *balance.Backend) bool {
 	if !b.Reserve() {
 		return false
 	}
-	if b.Admin() == balance.Enabled {
-		if m, ok := b.Owner().(*member); ok {
-			l.take(p, m, b, r.Now)
-			return true
-		}
+	if m, ok := b.Owner().(*member); ok && m.admits(r) {
+		l.take(p, m, b, r.Now)
+		return true
 	}
 	b.Release()
 	return false

@@ -52,6 +52,7 @@ type member struct {
 	report       atomic.Uint64 // the backend's last load report, see reported
 	shareAsk     atomic.Bool   // the rule for 5xx shares is being looked at
 	open         atomic.Bool   // takes work whatever its share: opinions are set aside; written with each publication
+	keeps        atomic.Bool   // draining, and requests that prefer it are let in; written by the core
 }
 
 // Flags in member.mode.

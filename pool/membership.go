@@ -143,9 +143,14 @@ func (c *core) setAdmin(m *member, o *override, again bool) {
 	if m.b.Admin() == want && (!again || want == balance.Enabled) {
 		return
 	}
+	keep := want == balance.Draining && c.cfg.KeepSessions
+	if keep {
+		m.keeps.Store(true) // before anybody can see that it drains
+	}
 	m.b.SetAdmin(want)
 	if want == balance.Enabled {
 		m.core.drain = false
+		m.keeps.Store(false)
 		c.noDeadline(m)
 		c.setMode(m)
 	} else {
@@ -153,6 +158,9 @@ func (c *core) setAdmin(m *member, o *override, again bool) {
 			deadline = -1
 		}
 		c.drain(m, deadline)
+		if !keep {
+			c.endSessions(m)
+		}
 	}
 	c.recount(m)
 }
@@ -172,13 +180,15 @@ func (c *core) drain(m *member, deadline time.Duration) {
 	}
 	c.noDeadline(m)
 	c.setMode(m)
-	left := m.b.InFlight()
-	s.unempty = s.unempty && already || left > 0
+	left, keep := m.b.InFlight(), m.keeps.Load()
+	s.unempty = s.unempty && already || left > 0 || keep
 	if !already && (left > 0 || !s.leaving) {
-		c.notice(m, Notice{Kind: DrainBegan, Left: left, For: max(deadline, 0)})
+		c.notice(m, Notice{Kind: DrainBegan, Left: left, For: max(deadline, 0), Sessions: keep})
 	}
-	c.do(effect{kind: doCloseIdle, m: m})
-	if left == 0 {
+	if !keep {
+		c.do(effect{kind: doCloseIdle, m: m})
+	}
+	if left == 0 && !keep {
 		if !already && !s.leaving {
 			c.notice(m, Notice{Kind: DrainEmpty})
 		}
@@ -211,6 +221,7 @@ func (c *core) noDeadline(m *member) {
 
 // drainEnding says that a drain's deadline is near.
 func (c *core) drainEnding(m *member) {
+	c.endSessions(m)
 	if left := m.b.InFlight(); left > 0 && m.core.drain {
 		c.notice(m, Notice{Kind: DrainEnding, Left: left, For: m.core.deadline.Sub(c.now)})
 	}
@@ -218,6 +229,7 @@ func (c *core) drainEnding(m *member) {
 
 // drainOver says that a drain's deadline has passed.
 func (c *core) drainOver(m *member) {
+	c.endSessions(m)
 	if left := m.b.InFlight(); left > 0 && m.core.drain {
 		m.core.cut += left
 		c.notice(m, Notice{Kind: DrainOver, Left: left})
@@ -227,7 +239,7 @@ func (c *core) drainOver(m *member) {
 // emptied takes the news that nothing is in flight on a watched member.
 func (c *core) emptied(m *member) {
 	s := m.core
-	if s.gone || m.b.InFlight() != 0 || !s.drain && !s.leaving {
+	if s.gone || m.b.InFlight() != 0 || m.keeps.Load() || !s.drain && !s.leaving {
 		return
 	}
 	if s.drain && s.unempty {
@@ -242,6 +254,7 @@ func (c *core) emptied(m *member) {
 
 // remove takes a member out. It lives on until nothing is in flight on it.
 func (c *core) remove(now balance.Instant, m *member) {
+	c.endSessions(m)
 	s := m.core
 	s.leaving = true
 	if s.round {

@@ -97,6 +97,9 @@ func (p *Pool) publishSettings(cfg Config) {
 func (c *core) reconfigure(now balance.Instant, was *Config) {
 	for _, m := range c.order {
 		c.resettle(now, m, was)
+		if !c.cfg.KeepSessions {
+			c.endSessions(m)
+		}
 	}
 	if a := c.hot.set.Load().adaptive; a != nil {
 		a.resettle(&was.Limits.Adaptive, &c.cfg.Limits.Adaptive)

@@ -61,6 +61,7 @@ type BackendSnapshot struct {
 	AdminSince       balance.Instant // when overridden; negative: before this process began
 	Draining         bool            // no new work, in flight finishes
 	DrainDeadline    balance.Instant // 0: none
+	Sessions         bool            // draining, and getting the requests of its sessions
 	DrainCut         int64           // requests that were in flight when it passed; of the latest drain
 	Health           health.State
 	Share            float64         // in force at At, a slow start included
@@ -264,7 +265,7 @@ func (c *core) snapshot(now balance.Instant, m *member) BackendSnapshot {
 		Backend: m.b, ID: m.b.ID(), URL: m.b.Address(), Zone: s.spec.Zone,
 		Backup: s.spec.Backup, Tier: slices.Index(c.tiers, s.tier), Removed: s.leaving,
 		Weight: s.weight, NominalWeight: s.spec.Weight,
-		Admin: m.b.Admin(), Draining: s.drain, DrainDeadline: s.deadline, DrainCut: s.cut,
+		Admin: m.b.Admin(), Draining: s.drain, DrainDeadline: s.deadline, DrainCut: s.cut, Sessions: m.keeps.Load(),
 		Health: h.State(), Share: m.b.ShareAt(now), Reason: h.Reason(), Why: h.Why(), Since: h.Since(), Flips: h.Flips(),
 		Ejections: h.Ejections(), Suspect: m.b.Suspect(), Unreachable: m.b.Unreachable(),
 		InFlight: m.b.InFlight(), Limit: m.b.Limit(),

@@ -257,6 +257,8 @@ type publication struct {
 	idle    bool // the operator's word leaves nobody: all are drained, disabled or of weight 0
 	admit   float64
 	gate    *balance.Ramp // lets requests in little by little after nobody served; nil: all
+	// sessions says that requests that prefer a member are asked for it first.
+	sessions bool
 }
 
 // tierPlan is one tier of a publication.
@@ -283,7 +285,7 @@ func (t *tierPlan) part(g *group) uint64 {
 }
 
 func (p *publication) equal(q *publication) bool {
-	return p.admit == q.admit && p.gate == q.gate && p.idle == q.idle && slices.Equal(p.members, q.members) &&
+	return p.admit == q.admit && p.gate == q.gate && p.idle == q.idle && p.sessions == q.sessions && slices.Equal(p.members, q.members) &&
 		slices.EqualFunc(p.tiers, q.tiers, func(a, b tierPlan) bool {
 			return a.level == b.level && a.load == b.load && a.panicked == b.panicked && a.zoned == b.zoned &&
 				slices.EqualFunc(a.groups, b.groups, func(a, b group) bool {
@@ -349,7 +351,7 @@ func (c *core) compose() *publication {
 	if c.alarm.shedding {
 		out.admit = c.admit()
 	}
-	out.gate = c.gate
+	out.gate, out.sessions = c.gate, c.cfg.KeepSessions
 	return out
 }
 

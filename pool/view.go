@@ -10,6 +10,7 @@ import (
 
 // view is what every request reads: immutable, published by one pointer.
 type view struct {
+	direct  balance.Picker // only, where nothing goes before it
 	only    balance.Picker // the only one there is; nil: choose among tiers
 	tiers   []choice       // those with members, in the order in which they are asked
 	plan    *publication   // what it was made from
@@ -17,6 +18,9 @@ type view struct {
 	admit   float64        // most of the requests admitted; below 1 only while shedding or after nobody served
 	idle    bool           // no member may take work, whatever its health
 	keyed   bool           // requests with a key are divided by it
+	// by are the members that sessions are kept on; nil: they are not, and what a
+	// request prefers is between it and the policies.
+	by map[balance.BackendID]*balance.Backend
 }
 
 // choice is a tier to choose, or a zone of one.
@@ -60,6 +64,9 @@ func newView(pub *publication, keyed bool) *view {
 			}
 		}
 		closeUp(v.tiers, sum)
+	}
+	if v.by = pub.bySession(); v.by == nil {
+		v.direct = v.only
 	}
 	return v
 }
@@ -139,6 +146,11 @@ func flaw(b *balance.Backend, r *balance.Request) (f int) {
 
 // pick asks the policies. It does not reserve.
 func (v *view) pick(r *balance.Request) (*balance.Backend, bool) {
+	if v.by != nil && r.Prefer != 0 {
+		if b := v.session(r); b != nil {
+			return b, true
+		}
+	}
 	if v.only != nil {
 		return v.only.Pick(*r)
 	}

@@ -39,6 +39,7 @@ type Pool struct {
 	// OnBroken is what becomes of the tunnels of a backend that broke: keep or close.
 	OnBroken  string
 	Rebalance *Rebalance // of tunnels; nil: off
+	Sticky    *Sticky    // nil: requests are placed one by one
 	// Weir says that the backends are weirs, which are told the number of each
 	// SendProxyProtocol is the version of the PROXY header that connections to
 	// backends begin with: v1 or v2; empty: none.

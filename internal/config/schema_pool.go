@@ -46,13 +46,7 @@ var poolFields = []field[Pool]{
 	keys("limits", "ceilings; the first two are per backend", func(p *Pool) *PoolLimits { return &p.Limits }, poolLimitFields),
 	keys("retry", "retries of the pool; every key of a route's retry too", func(p *Pool) *Pool { return p }, poolRetryFields).
 		offMeans(func(p *Pool) { p.Retry.Attempts = 1 }),
-	keys("sticky", "sessions", func(p *Pool) *Pool { return p }, []field[Pool]{
-		later[Pool, string]("cookie", "", anything("name"), "name of the cookie").off("off", ""),
-		later[Pool, string]("ttl", "", anything("duration"), "life of the cookie").off("off", ""),
-		later[Pool, string]("secure", "", anything("word"), "Secure").off("off", ""),
-		later[Pool, string]("same_site", "", anything("word"), "SameSite").off("off", ""),
-		later[Pool, string]("secret_file", "", anything("file"), "key of signatures").off("off", ""),
-	}).offMeans(func(*Pool) {}),
+	stickyField,
 	keys("timeouts", "toward backends", func(p *Pool) *PoolTimeouts { return &p.Timeouts }, poolTimeoutFields).checked(warnTimeouts),
 	keys("upstream", "kept connections, per backend", func(p *Pool) *Upstream { return &p.Upstream }, upstreamFields),
 	keys("tls", "of https backends", func(p *Pool) *PoolTLS { return &p.TLS }, poolTLSFields).checked(checkPoolTLS),

@@ -131,6 +131,9 @@ func (p *Plan) SecretFiles() []string {
 	add(p.ACME.EABKeyFile)
 	for i := range p.Pools {
 		add(p.Pools[i].TLS.Key)
+		if s := p.Pools[i].Sticky; s != nil {
+			add(s.SecretFile)
+		}
 	}
 	slices.Sort(out)
 	return slices.Compact(out)

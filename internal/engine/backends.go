@@ -135,6 +135,7 @@ func (p *livePool) takeOut(id string, deadline time.Duration) (pool.Spec, error)
 		was := f.added[i].Spec
 		f.added = slices.Delete(f.added, i, i+1)
 		p.pool.Dismiss(id, p.membersLocked(), deadline)
+		p.seatMembers()
 		within := "the pool's drain.deadline"
 		switch {
 		case deadline < 0:
@@ -157,6 +158,7 @@ func (p *livePool) takeOut(id string, deadline time.Duration) (pool.Spec, error)
 	for i := range s.Backends {
 		if b := &s.Backends[i]; b.ID == id && b.Removed {
 			p.pool.Dismiss(id, p.membersLocked(), deadline)
+			p.seatMembers()
 			return pool.Spec{ID: id, URL: b.URL, Zone: b.Zone, Weight: b.Weight, Backup: b.Backup}, nil
 		}
 	}

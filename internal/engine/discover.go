@@ -215,6 +215,7 @@ func (p *livePool) updateLocked() {
 	}
 	f.populated = true
 	p.pool.Update(all)
+	p.seatMembers()
 }
 
 // membersLocked lists the membership. Of two backends of one id the first counts:

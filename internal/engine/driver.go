@@ -159,11 +159,15 @@ func (d *driver) connections(n *pool.Notice) {
 	}
 	switch n.Kind {
 	case pool.DrainBegan:
+		t.up.SetDraining(!n.Sessions)
+	case pool.SessionsOver:
 		t.up.SetDraining(true)
 	case pool.DrainOver:
 		t.up.Cut()
 	case pool.Overridden, pool.Added: // added: it may have come back in the midst of its drain
-		t.up.SetDraining(n.Backend.Admin() != balance.Enabled)
+		if n.Backend.Admin() == balance.Enabled {
+			t.up.SetDraining(false)
+		}
 	}
 }
 

@@ -60,6 +60,7 @@ func ExplainPlan(plan *config.Plan, q admin.Question) (admin.Explanation, error)
 		}
 		defer p.pool.Close()
 		p.pool.Update(specs(cfg))
+		p.seatMembers()
 		x.gen.pools[cfg.Name] = p
 	}
 	for i := range plan.Listeners {

@@ -123,6 +123,7 @@ func (e *Engine) buildRoute(g *Generation, l *config.Listener, r *config.Route) 
 		out.Pool = p.pool
 		p.usedBy(out)
 		out.Key = keyFunc(cfg)
+		out.Sticky = p.stickyOf(cfg)
 		out.LoadReports = wantsLoad(&cfg.Overload)
 		out.GRPCExhausted = heedsExhausted(&cfg.Overload)
 		out.ProxyHeader = proxyVersion(cfg)

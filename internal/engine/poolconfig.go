@@ -43,6 +43,7 @@ func PoolConfig(p *config.Pool, instance uint64) (pool.Config, []pool.Spec, erro
 		},
 		DrainDeadline:    p.DrainDeadline,
 		DrainSpread:      p.DrainSpread,
+		KeepSessions:     p.Sticky != nil && p.Sticky.OnDrain == "keep",
 		Zone:             zone(p.Zone),
 		Overprovisioning: p.Overprovisioning,
 		Subset:           subset(p.Subset),

@@ -32,6 +32,9 @@ type livePool struct {
 	cfg    config.Pool     // what it was built from, Backends included
 	uses   atomic.Int64    // routes that refer to it, those of generations before too
 	moves  pool.Rebalancer // owned by Engine.rebalance
+
+	sessions *l7.Sessions
+	sticky   stickyKeys // of sessions; guarded by the engine's mu
 }
 
 // buildPool makes a pool without starting it: no goroutine, no probe, no
@@ -49,7 +52,12 @@ func (e *Engine) buildPool(cfg *config.Pool, first bool) (*livePool, error) {
 	}
 	d := &driver{engine: e, name: cfg.Name, log: log}
 	d.set.Store(&driverSettings{cfg: cfg, tls: shared})
-	p := &livePool{name: cfg.Name, driver: d, cfg: *cfg, series: e.metrics.Pool(cfg.Name)}
+	keys, err := loadSticky(cfg)
+	if err != nil {
+		return nil, err
+	}
+	p := &livePool{name: cfg.Name, driver: d, cfg: *cfg, series: e.metrics.Pool(cfg.Name), sessions: l7.NewSessions(cfg.Name)}
+	p.seat(keys)
 	p.pool = pool.New(pc, d, clock.Now)
 	d.pool = p
 	return p, nil

@@ -17,6 +17,7 @@ type poolChange struct {
 	cfg  config.Pool
 	core *pool.Config // nil: the core's settings stay
 	set  *driverSettings
+	seat stickyKeys
 	anew bool // connections to backends are made differently
 }
 
@@ -28,9 +29,13 @@ func (p *livePool) change(next *config.Pool, instance uint64) (*poolChange, erro
 		return nil, err
 	}
 	old := p.driver.set.Load()
-	c := &poolChange{cfg: *next, anew: !sameTLS(old.tls, shared)}
+	keys, err := loadSticky(next) // the same holds for these
+	if err != nil {
+		return nil, err
+	}
+	c := &poolChange{cfg: *next, seat: keys, anew: !sameTLS(old.tls, shared)}
 	same := sameSettings(p.cfg, *next)
-	if same && !c.anew {
+	if same && !c.anew && keys.equal(p.sticky) {
 		return nil, nil //nolint:nilnil // nothing to do is no error
 	}
 	if !c.anew {
@@ -56,6 +61,9 @@ func (p *livePool) apply(c *poolChange) {
 	introduced := p.cfg.SendProxyProtocol != c.cfg.SendProxyProtocol
 	p.cfg = c.cfg
 	p.driver.set.Store(c.set)
+	if !c.seat.equal(p.sticky) {
+		p.seat(c.seat) // populate tells the members
+	}
 	if c.core != nil {
 		p.pool.Reconfigure(*c.core)
 	}

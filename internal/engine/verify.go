@@ -74,6 +74,9 @@ func verify(plan *config.Plan, check func(bind string, private bool) error) []er
 		if _, err := upstreamTLS(p, nil); err != nil {
 			add(fmt.Errorf("%s%w", p.Pos, err))
 		}
+		if _, err := loadSticky(p); err != nil {
+			add(fmt.Errorf("%s%w", p.Pos, err))
+		}
 	}
 	return faults
 }

@@ -172,6 +172,8 @@ type exchange struct {
 	idBuf [32]byte
 	text  []byte // of weir's own answers
 	rpath []byte // rewritten path
+
+	sticky stickyCookie // the request's, where the route has Sticky
 }
 
 // Serve carries one exchange from its head to its record. It returns when the
@@ -236,6 +238,7 @@ func (e *exchange) reset() {
 	}
 	e.body.reset()
 	e.w.reset()
+	e.sticky = stickyCookie{}
 }
 
 // run is the exchange.
@@ -328,6 +331,9 @@ func (e *exchange) shape() {
 	}
 	if key := e.rt.Key; key != nil {
 		e.breq.Key, e.breq.HasKey = key(e.req, e.client)
+	}
+	if s := e.rt.Sticky; s != nil {
+		e.askCookie(s)
 	}
 	e.prioritize()
 	e.rewrite()

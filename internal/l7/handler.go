@@ -79,6 +79,9 @@ type Route struct {
 	// Weir says that the backends are weirs: each attempt tells them its number.
 	Weir bool
 
+	// Sticky keeps the sessions of clients on their backends; nil: there are none.
+	Sticky *Sticky
+
 	Respond  *Respond
 	Redirect *Redirect
 

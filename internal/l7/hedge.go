@@ -67,6 +67,9 @@ const (
 // hedgeable reports that a request may have a hedge.
 func (e *exchange) hedgeable() bool {
 	b := &e.body
+	if e.sticky.backend != 0 {
+		return false // only one backend knows the session, and another would be quick to say that it does not
+	}
 	if e.req.WebSocket || e.interim || !b.whole || b.pumped || b.waiting || len(b.first) > 0 {
 		return false
 	}

@@ -99,6 +99,9 @@ func (e *exchange) prepareAnswer() {
 		f.RemoveName("Strict-Transport-Security") // of two, browsers take the first
 		f.Add(message.Other, "Strict-Transport-Security", e.h.HSTS)
 	}
+	if s := e.rt.Sticky; s != nil {
+		e.settleCookie(s)
+	}
 	e.rt.ResponseHeaders.apply(f)
 	r.Close = false // the backend's connection is not the client's
 	if e.h.DebugHeaders {

@@ -43,6 +43,7 @@ const (
 	BytesOut
 	Reused
 	Tunnel
+	Sticky // what became of the sticky session
 	UserAgent
 	Detail
 	Truncated
@@ -101,6 +102,7 @@ var names = []struct {
 	{"bytes_out", BytesOut},
 	{"reused", Reused},
 	{"tunnel", Tunnel},
+	{"sticky", Sticky},
 	{"user_agent", UserAgent},
 	{"detail", Detail},
 	{"truncated", Truncated},

@@ -216,6 +216,22 @@ func (f *Fields) text(l *Field) []byte {
 	return f.src
 }
 
+// Rewrite replaces the value of line i, which keeps its name and its place, by
+// what write appends. The value until now may be read meanwhile.
+func (f *Fields) Rewrite(i int, write func([]byte) []byte) {
+	name, id := f.Name(i), f.list[i].ID
+	start := len(f.own)
+	f.own = append(f.own, name...)
+	end := len(f.own)
+	f.own = append(f.own, ':', ' ')
+	l := Field{nameStart: uint32(start), nameEnd: uint32(end), valueStart: uint32(len(f.own)), ID: id, own: true}
+	f.own = write(f.own)
+	l.valueEnd = uint32(len(f.own))
+	f.own = append(f.own, '\r', '\n')
+	l.lineEnd = uint32(len(f.own))
+	f.list[i] = l
+}
+
 // Remove marks line i as removed: it is skipped by Get, Lookup and AppendWire.
 func (f *Fields) Remove(i int) { f.list[i].removed = true }
 

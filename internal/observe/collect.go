@@ -65,7 +65,7 @@ type collector struct{ m *Metrics }
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descRequests, descRequestSeconds, descUpstream, descQueueSeconds, descUpstreamConns,
-		descCalls, descRetries, descRedispatches, descHedges, descEjections, descProbeSeconds, descInFlight, descState,
+		descCalls, descRetries, descRedispatches, descHedges, descSticky, descEjections, descProbeSeconds, descInFlight, descState,
 		descStates, descShare, descFlips, descPanic, descCorrelated, descBudget, descSaturation, descQueueLength,
 		descLimit, descShed,
 		descConnections, descAcceptQueue, descAcceptLimit, descHandshakes, descHandshaking, descHeaders, descCertificate, descPorts, descGeneration,
@@ -256,6 +256,7 @@ func (m *Metrics) collectPoolSeries(s sink) {
 			}
 		}
 		s.hedges(p)
+		s.sticky(p)
 		if p.name == "" {
 			continue // requests that found no route have no upstream
 		}

@@ -112,6 +112,9 @@ func appendKeys(b []byte, r *Record, query bool) ([]byte, bool) {
 	if r.Tunnel {
 		b = append(b, `,"tunnel":true`...)
 	}
+	if r.Sticky != StickyNone {
+		b = append(append(append(b, `,"sticky":"`...), r.Sticky.String()...), '"')
+	}
 	b = text(b, `,"user_agent":"`, r.UserAgent, maxLogText, &cut)
 	b = text(b, `,"detail":"`, r.Detail, maxLogText, &cut)
 	return b, cut

@@ -87,6 +87,8 @@ func (f *form) value(b []byte, p *logline.Piece, r *Record, rate float64) []byte
 		return strconv.AppendBool(b, r.Reused)
 	case logline.Tunnel:
 		return strconv.AppendBool(b, r.Tunnel)
+	case logline.Sticky:
+		return append(b, r.Sticky.String()...)
 	default:
 		if n, ok := count(p.Field, r); ok {
 			return strconv.AppendInt(b, n, 10)

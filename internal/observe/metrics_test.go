@@ -151,6 +151,7 @@ func TestNames(t *testing.T) {
 	m.Pool("app").Retry(message.ResetBeforeResponse, 0, RetrySucceeded)
 	m.Pool("app").Redispatch(message.ConnectRefused)
 	m.Pool("app").Hedge(HedgeWon)
+	m.Pool("app").Sticky(StickyMoved)
 	m.Ejected("app", "10.0.0.1:8080", "consecutive")
 	m.SetGeneration(7)
 	m.Reload(errors.New("no"))

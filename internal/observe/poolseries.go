@@ -46,6 +46,7 @@ type PoolSeries struct {
 	retries                   [causes][retryOutcomes]atomic.Uint64
 	redispatches              [message.Reasons]atomic.Uint64
 	hedges                    [hedgeOutcomes]atomic.Uint64
+	sticky                    [stickyOutcomes]atomic.Uint64
 	tunnelled                 atomic.Bool // it has had one
 	tunnelEnds                tunnelEnds
 }
