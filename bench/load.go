@@ -84,12 +84,12 @@ func wrk(url string, conns int, d time.Duration) (wrkOutput, error) {
 }
 
 // multiplexed is closedLoop over HTTP/2, with h2load.
-func multiplexed(p *proxy, url string, conns, streams int, d time.Duration) (result, error) {
-	if _, _, err := h2load(url, conns, streams, time.Second); err != nil {
+func multiplexed(p *proxy, url string, conns, streams int, d time.Duration, more ...string) (result, error) {
+	if _, _, err := h2load(url, conns, streams, time.Second, more...); err != nil {
 		return nil, err
 	}
 	u0, s0 := p.cpu()
-	n, mean, err := h2load(url, conns, streams, d)
+	n, mean, err := h2load(url, conns, streams, d, more...)
 	if err != nil {
 		return nil, err
 	}
@@ -109,9 +109,9 @@ var (
 
 // h2load returns how many requests were answered, and their mean time in
 // milliseconds. Those that are under way when the time is over are not counted.
-func h2load(url string, conns, streams int, d time.Duration) (n, mean float64, err error) {
-	raw, err := exec.Command("h2load", "-t1", "-c", strconv.Itoa(conns), "-m", strconv.Itoa(streams),
-		"-D", strconv.Itoa(int(d.Seconds())), url).CombinedOutput()
+func h2load(url string, conns, streams int, d time.Duration, more ...string) (n, mean float64, err error) {
+	args := append([]string{"-t1", "-c", strconv.Itoa(conns), "-m", strconv.Itoa(streams), "-D", strconv.Itoa(int(d.Seconds()))}, more...)
+	raw, err := exec.Command("h2load", append(args, url)...).CombinedOutput()
 	text := string(raw)
 	if err != nil {
 		return 0, 0, fmt.Errorf("h2load %s: %w: %s", url, err, text)
@@ -194,37 +194,4 @@ func pace(addr string, first time.Time, gap, d time.Duration) (lat []time.Durati
 		}
 	}
 	return lat, sent, nil
-}
-
-// idle opens n kept connections, sends one request on each, and returns the
-// memory that each costs once they have been quiet for a while.
-func idle(p *proxy, dial func() (net.Conn, error), n int, quiet time.Duration) (result, error) {
-	before := p.rss()
-	conns := make([]net.Conn, 0, n)
-	defer func() {
-		for _, c := range conns {
-			c.Close()
-		}
-	}()
-	for range n {
-		c, err := dial()
-		if err != nil {
-			return nil, fmt.Errorf("idle connection %d: %w", len(conns)+1, err)
-		}
-		conns = append(conns, c)
-		if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
-			return nil, err
-		}
-		resp, err := http.ReadResponse(bufio.NewReaderSize(c, 1024), nil)
-		if err != nil {
-			return nil, err
-		}
-		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
-			return nil, err
-		}
-		resp.Body.Close()
-	}
-	time.Sleep(quiet)
-	after := p.rss()
-	return result{"kib_per_client": float64(after-before) / float64(n), "rss_mib": float64(after) / 1024, "rss_before_mib": float64(before) / 1024}, nil
 }

@@ -3,12 +3,10 @@
 package main
 
 import (
-	"crypto/tls"
 	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -50,13 +48,19 @@ var cases = []benchCase{
 		run: func(o *options, p *proxy) (result, error) {
 			return multiplexed(p, fmt.Sprintf("https://127.0.0.1:%d/", p.ports.tls), 8, 32, o.seconds)
 		}},
+	{name: "grpc", what: "gRPC unary calls, HTTP/2 without TLS in and out, 8 connections of 32 streams", metric: "cpu_us_per_request",
+		run: func(o *options, p *proxy) (result, error) { return unary(p, 8, 32, o.seconds) }},
+	{name: "handshake", what: "full TLS 1.3 handshakes (P-256 certificate, X25519), no request", metric: "cpu_us_per_handshake",
+		run: func(o *options, p *proxy) (result, error) {
+			return handshakes(p, p.at(p.ports.tls), o.seconds)
+		}},
 	{name: "bulk", what: "HTTP/1.1, 16 kept connections, 1 MiB answers", metric: "cpu_s_per_gib",
 		run: func(o *options, p *proxy) (result, error) {
 			return closedLoop(p, fmt.Sprintf("http://127.0.0.1:%d/1m", p.ports.plain), 16, o.seconds)
 		}},
 	{name: "rate", what: "HTTP/1.1 at a fixed rate over 64 connections", metric: "p99_ms",
 		run: func(o *options, p *proxy) (result, error) {
-			return openLoop(p, fmt.Sprintf("127.0.0.1:%d", p.ports.plain), o.rate, 64, o.seconds)
+			return openLoop(p, p.at(p.ports.plain), o.rate, 64, o.seconds)
 		}},
 	{name: "logs", what: "as plain, access logs on everywhere", metric: "cpu_us_per_request", logs: true,
 		run: func(o *options, p *proxy) (result, error) {
@@ -64,15 +68,19 @@ var cases = []benchCase{
 		}},
 	{name: "idle", what: "idle kept clients, plain", metric: "kib_per_client", once: true,
 		run: func(o *options, p *proxy) (result, error) {
-			addr := fmt.Sprintf("127.0.0.1:%d", p.ports.plain)
-			return idle(p, func() (net.Conn, error) { return net.Dial("tcp", addr) }, o.idle, 20*time.Second)
+			return idle(p, func() (io.Closer, error) { return http1Client(dialPlain(p.at(p.ports.plain))) }, o.idle, 20*time.Second)
 		}},
 	{name: "idle-tls", what: "idle kept clients, TLS 1.3", metric: "kib_per_client", once: true,
 		run: func(o *options, p *proxy) (result, error) {
-			addr := fmt.Sprintf("127.0.0.1:%d", p.ports.tls)
-			return idle(p, func() (net.Conn, error) {
-				return tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true, ServerName: "localhost"})
-			}, o.idle, 20*time.Second)
+			return idle(p, func() (io.Closer, error) { return http1Client(dialTLS(p.at(p.ports.tls))) }, o.idle, 20*time.Second)
+		}},
+	{name: "idle-h2", what: "idle clients, HTTP/2 over TLS 1.3, two fifths as many", metric: "kib_per_client", once: true,
+		run: func(o *options, p *proxy) (result, error) {
+			return idle(p, func() (io.Closer, error) { return http2Client(p.at(p.ports.tls)) }, o.idle*2/5, 20*time.Second)
+		}},
+	{name: "idle-ws", what: "idle WebSockets, plain, two fifths as many", metric: "kib_per_client", once: true,
+		run: func(o *options, p *proxy) (result, error) {
+			return idle(p, func() (io.Closer, error) { return webSocket(p.at(p.ports.plain)) }, o.idle*2/5, 20*time.Second)
 		}},
 }
 
@@ -80,12 +88,17 @@ func main() {
 	var o options
 	flag.IntVar(&o.rounds, "rounds", 9, "rounds of alternation")
 	flag.DurationVar(&o.seconds, "seconds", 4*time.Second, "length of one measurement (whole seconds)")
-	flag.StringVar(&o.cases, "cases", "plain,tls,h2,bulk,rate,logs,idle,idle-tls", "what to measure")
+	flag.StringVar(&o.cases, "cases", "plain,tls,h2,grpc,handshake,bulk,rate,logs,idle,idle-tls,idle-h2,idle-ws", "what to measure")
 	flag.StringVar(&o.proxies, "proxies", "weir,nginx,haproxy,caddy", "which programs")
 	flag.IntVar(&o.rate, "rate", 8000, "requests per second of the fixed-rate case")
 	flag.IntVar(&o.idle, "idle", 5000, "clients of the idle case")
 	flag.StringVar(&o.out, "out", "bench/results/latest", "results are written to this name with .txt and .json")
+	backends := flag.String("grpc-backends", "", "serve gRPC calls on these addresses, and do nothing else")
 	flag.Parse()
+	if *backends != "" {
+		fmt.Fprintln(os.Stderr, "bench:", grpcBackends(*backends))
+		os.Exit(1)
+	}
 	if err := run(&o, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
@@ -230,7 +243,7 @@ func sortedKeys(m map[string]sample) []string {
 
 func brief(r result) string {
 	var b strings.Builder
-	for _, k := range []string{"cpu_us_per_request", "user_us", "cpu_s_per_gib", "requests_per_s", "p50_ms", "p99_ms", "kib_per_client"} {
+	for _, k := range []string{"cpu_us_per_request", "cpu_us_per_handshake", "user_us", "cpu_s_per_gib", "requests_per_s", "p50_ms", "p99_ms", "kib_per_client"} {
 		if v, ok := r[k]; ok {
 			fmt.Fprintf(&b, " %s=%.4g", k, v)
 		}

@@ -26,12 +26,13 @@ import (
 var configs embed.FS
 
 // ports holds the addresses of one run; each proxy has its own pair.
-type ports struct{ plain, tls, admin int }
+type ports struct{ plain, tls, grpc, admin int }
 
 // proxy is one program under test, started once and kept for all rounds.
 type proxy struct {
 	name    string
 	version string
+	dir     string // of the lab
 	ports   ports
 	cmd     *exec.Cmd
 	errors  *bytes.Buffer
@@ -43,6 +44,9 @@ type lab struct {
 	backends [3]int
 	backend  *exec.Cmd
 	logs     bool
+
+	grpc        [3]int
+	grpcBackend *exec.Cmd
 }
 
 func newLab(logs bool) (*lab, error) {
@@ -77,11 +81,15 @@ func newLab(logs bool) (*lab, error) {
 	if err := l.backend.Start(); err != nil {
 		return nil, fmt.Errorf("start the nginx backend: %w", err)
 	}
+	if err := l.startGRPC(); err != nil {
+		return nil, err
+	}
 	return l, waitPort(l.backends[0])
 }
 
 func (l *lab) close() {
 	stop(l.backend)
+	stop(l.grpcBackend)
 	os.RemoveAll(l.dir)
 }
 
@@ -94,6 +102,7 @@ func (l *lab) render(name string, p ports) (string, error) {
 	vars := map[string]string{
 		"DIR": l.dir, "PLAIN": strconv.Itoa(p.plain), "TLS": strconv.Itoa(p.tls), "ADMIN": strconv.Itoa(p.admin),
 		"B1": strconv.Itoa(l.backends[0]), "B2": strconv.Itoa(l.backends[1]), "B3": strconv.Itoa(l.backends[2]),
+		"GRPC": strconv.Itoa(p.grpc), "G1": strconv.Itoa(l.grpc[0]), "G2": strconv.Itoa(l.grpc[1]), "G3": strconv.Itoa(l.grpc[2]),
 		"BODY128":    strings.Repeat("0123456789abcdef", 8),
 		"ACCESS_LOG": "access_log off;", "LOG_GLOBAL": "", "LOG_DEFAULTS": "no log", "ACCESS": "off", "LOG": "log_skip",
 	}
@@ -116,7 +125,7 @@ func (l *lab) render(name string, p ports) (string, error) {
 
 // start launches one proxy and waits until it accepts.
 func (l *lab) start(name string) (*proxy, error) {
-	p := &proxy{name: name, ports: ports{freePort(), freePort(), freePort()}, errors: &bytes.Buffer{}}
+	p := &proxy{name: name, dir: l.dir, ports: ports{freePort(), freePort(), freePort(), freePort()}, errors: &bytes.Buffer{}}
 	var conf string
 	var err error
 	switch name {
@@ -159,7 +168,7 @@ func (l *lab) start(name string) (*proxy, error) {
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
-	for _, port := range []int{p.ports.plain, p.ports.tls} {
+	for _, port := range []int{p.ports.plain, p.ports.tls, p.ports.grpc} {
 		if err := waitPort(port); err != nil {
 			stop(p.cmd)
 			return nil, fmt.Errorf("%s: %w\n%s", name, err, p.errors)
@@ -167,6 +176,9 @@ func (l *lab) start(name string) (*proxy, error) {
 	}
 	return p, nil
 }
+
+// at is the address of one of its ports.
+func (p *proxy) at(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
 func stop(cmd *exec.Cmd) {
 	if cmd == nil || cmd.Process == nil {
