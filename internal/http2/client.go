@@ -273,11 +273,12 @@ func (c *ClientConn) Streams() int { return int(c.running.Load()) }
 // Room returns how many more may be opened.
 func (c *ClientConn) Room() int { return int(c.room.Load() - c.running.Load()) }
 
-// IdleFor returns for how long there has been no stream; 0: there are some.
+// IdleFor returns for how long there has been no stream; 0: there are some, or
+// there was none ever.
 func (c *ClientConn) IdleFor(now balance.Instant) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.running.Load() > 0 {
+	if c.running.Load() > 0 || c.total == 0 {
 		return 0
 	}
 	return max(now.Sub(c.idleSince), 1)
@@ -467,7 +468,7 @@ func (c *ClientConn) end(err error) {
 	default:
 		c.kill(cause)
 	}
-	c.overAfter(err, idle, !polite && !errors.Is(err, ErrSilent))
+	c.overAfter(err, idle, !polite && !errors.Is(err, ErrSilent) && !c.nc.Aborted())
 	if polite {
 		c.nc.SetWriteDeadline(clock.Now().Add(goodbyeTime))
 		_ = c.flushAll() // it is over either way
