@@ -385,7 +385,7 @@ func (c *conn) open(o opening, block []byte) error {
 		return c.pay(costRefused, CauseRefused)
 	}
 	c.lastID = o.stream
-	if c.running >= c.most || c.srv.Budget.Pressure() >= 1 && !o.end {
+	if c.isFull() || c.srv.Budget.Pressure() >= 1 && !o.end {
 		c.mu.Unlock()
 		if err := c.skipBlock(block); err != nil {
 			return err
@@ -420,6 +420,22 @@ func (c *conn) open(o opening, block []byte) error {
 	c.mu.Unlock()
 	c.srv.workers.start(s)
 	return nil
+}
+
+// isFull reports that a further stream would be one too many. Streams that are over
+// for the client do not count, since it may have seen their end before whoever serves
+// them is done; but no client keeps more than twice as many busy. Called under mu.
+func (c *conn) isFull() bool {
+	if c.running < c.most {
+		return false
+	}
+	open := 0
+	for _, s := range c.streams {
+		if !s.local || !s.remote {
+			open++
+		}
+	}
+	return open >= c.most || c.running >= 2*c.most
 }
 
 // trailers ends a stream's content with trailers.

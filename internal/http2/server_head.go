@@ -41,6 +41,7 @@ var (
 	errNoAuthority   = bad("no :authority and no Host field")
 	errName          = bad("field name with capitals, or that is none")
 	errLengthTwice   = bad("repeated Content-Length")
+	errLengthConnect = bad("Content-Length of a CONNECT")
 	errLengthEnd     = bad("Content-Length of content that does not come")
 	errTooMuch       = bad("more content than Content-Length says")
 	errTooLittle     = bad("less content than Content-Length says")
@@ -302,7 +303,13 @@ func (h *headReader) content() {
 	case s.remote && r.ContentLength > 0:
 		h.fail(errLengthEnd)
 	case s.tunnel || string(r.Method) == "CONNECT":
-		r.Body = message.NoBody
+		// It has no content (RFC 9110 section 9.3.6): a length would have the backend take
+		// what is tunnelled for it, or, where it declines, the next request on its connection.
+		if h.lengths {
+			h.fail(errLengthConnect)
+		}
+		r.Body, r.ExpectContinue = message.NoBody, false
+		r.Fields.RemoveID(message.Expect)
 	case s.remote && r.Body != message.Sized:
 		r.Body = message.NoBody
 	case r.Body != message.Sized:

@@ -171,3 +171,81 @@ func TestFreeStreamsAreSmall(t *testing.T) {
 		}
 	})
 }
+
+// TestTunnelHasNoContent: what would let a backend take tunnelled bytes, or another
+// client's request, for the content of this one never reaches it.
+func TestTunnelHasNoContent(t *testing.T) {
+	connect := func(more ...string) []string {
+		return append([]string{":method: CONNECT", ":protocol: websocket", ":scheme: http", ":authority: a.example", ":path: /ws"}, more...)
+	}
+	for _, length := range []string{"0", "30"} {
+		play(t, &Server{Handler: echo}, func(p *peer) {
+			p.begin()
+			p.headers(1, false, connect("content-length: "+length)...)
+			if got := strings.Join(p.take(), "\n"); !strings.Contains(got, ":status=400") || !strings.Contains(got, "RST_STREAM 1 PROTOCOL_ERROR") {
+				t.Errorf("with a length of %s: heard %q", length, got)
+			}
+		})
+	}
+	play(t, &Server{Handler: func(s *ServerStream) {
+		if s.Request().Fields.Has(message.Expect) || s.Request().ExpectContinue {
+			t.Error("Expect is passed on")
+		}
+		_ = s.WriteHead(&message.Response{Status: 404}, nil, true)
+	}}, func(p *peer) {
+		p.begin()
+		p.headers(1, false, connect("expect: 100-continue")...)
+		p.expect("HEADERS 1 :status=404 content-length=0 END", "RST_STREAM 1 NO_ERROR")
+	})
+}
+
+// TestSeenToEndBeforeItHas: a client that has seen the end of as many streams as may
+// be open opens as many again, though nobody has cleaned up behind the first ones; what
+// it only has reset is counted for as long as somebody works on it.
+func TestSeenToEndBeforeItHas(t *testing.T) {
+	var release chan struct{}
+	s := &Server{Settings: Settings{MaxStreams: 4}, Handler: func(s *ServerStream) {
+		if string(s.Request().Path) == "/slow" { // to give up
+			<-release
+			return
+		}
+		ok(s)
+		s.conn.flush(1)
+		<-release
+	}}
+	play(t, s, func(p *peer) {
+		release = make(chan struct{})
+		p.begin()
+		open := func(from uint32, path string) (heard string) {
+			for i := range uint32(4) {
+				p.headers(from+2*i, true, get(path)...)
+			}
+			return strings.Join(p.take(), "\n")
+		}
+		for _, from := range []uint32{1, 11} {
+			if got := open(from, "/ok"); strings.Count(got, ":status=204 END") != 4 {
+				t.Errorf("heard %q", got)
+			}
+		}
+		if got := open(21, "/ok"); strings.Count(got, "REFUSED_STREAM") != 4 {
+			t.Errorf("with 8 at work: heard %q", got)
+		}
+		close(release)
+		p.take()
+		release = make(chan struct{})
+		open(31, "/slow")
+		if got := open(41, "/slow"); strings.Count(got, "REFUSED_STREAM") != 4 {
+			t.Errorf("with 4 open: heard %q", got)
+		}
+		for i := range uint32(4) {
+			_ = p.fr.WriteRSTStream(31+2*i, http2.ErrCodeCancel)
+		}
+		if got := open(51, "/slow"); got != "" {
+			t.Errorf("after resets: heard %q", got)
+		}
+		if got := open(61, "/slow"); strings.Count(got, "REFUSED_STREAM") != 4 {
+			t.Errorf("with 8 at work: heard %q", got)
+		}
+		close(release)
+	})
+}
