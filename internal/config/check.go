@@ -12,6 +12,7 @@ import (
 // checkPlan makes the checks that need the whole plan.
 func checkPlan(d *decoder, root *node) {
 	d.checkPools(root)
+	d.checkSchemes(root)
 	d.checkBinds(root)
 	d.checkLoops(root)
 }

@@ -157,7 +157,7 @@ type Listener struct {
 	Name           string
 	Pos            Position
 	Bind           []string       // host:port, :port, unix:/path or systemd:NAME
-	Protocol       string         // http
+	Protocol       string         // http or tcp
 	TLS            *ListenerTLS   // nil: plain
 	H2             bool           // http.h2: HTTP/2 is offered
 	MaxHeaderBytes int64          // http.max_header_bytes
@@ -215,6 +215,9 @@ type ListenerTimeouts struct {
 	Write       time.Duration
 	BodyMinRate int64 // bytes per second while weir waits for body bytes
 	BodyGrace   time.Duration
+	Total       time.Duration // of a session; 0: none
+
+	protocol string // of the listener: what "auto" means
 }
 
 // Route says what happens to requests that match. Exactly one of Pool, Respond

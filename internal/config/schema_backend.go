@@ -3,6 +3,7 @@
 package config
 
 import (
+	"cmp"
 	"net/netip"
 	"strings"
 )
@@ -36,7 +37,7 @@ var backendsField = &several[Pool, Backend]{
 }
 
 var backendFields = []field[Backend]{
-	key("url", "", urlCodec, func(b *Backend) *string { return &b.URL }, "http://HOST:PORT or https://HOST:PORT; h2c:// or grpc:// for HTTP/2 in clear text, grpcs:// for HTTP/2 over TLS"),
+	key("url", "", urlCodec, func(b *Backend) *string { return &b.URL }, "http://HOST:PORT or https://HOST:PORT; h2c:// or grpc:// for HTTP/2 in clear text, grpcs:// for HTTP/2 over TLS; tcp://HOST:PORT for tcp listeners"),
 	key("weight", "1", integer[uint32](0, 1000), func(b *Backend) *uint32 { return &b.Weight }, "share of the work; 0 takes no new work"),
 	key("zone", "none", text("zone", goodName), func(b *Backend) *string { return &b.Zone }, "where it is").off("none", ""),
 	key("id", "auto", text("id", goodID), func(b *Backend) *string { return &b.ID }, "name within the pool; auto is host:port").
@@ -91,7 +92,9 @@ func parseURL(s string) (out, what, fix string) {
 	case "http", "h2c", "grpc":
 	case "https", "grpcs":
 		port = "443"
-	case "tcp", "udp":
+	case "tcp":
+		port = ""
+	case "udp":
 		return "", scheme + " backends are not built yet in this version", "use http or https"
 	default:
 		return "", quote(scheme) + " is not a scheme of backends", useOne(scheme, []string{"http", "https"})
@@ -116,7 +119,10 @@ func parseURL(s string) (out, what, fix string) {
 	}
 	host = strings.ToLower(host)
 	if host == "" {
-		return "", quote(s) + " has no host", "write " + scheme + "://10.0.1.21:" + port
+		return "", quote(s) + " has no host", "write " + scheme + "://10.0.1.21:" + cmp.Or(port, "5432")
+	}
+	if port == "" {
+		return "", quote(s) + " has no port", "write " + scheme + "://" + host + ":PORT; " + scheme + " has no port of its own"
 	}
 	if what, fix := hostPort(host+":"+port, false); what != "" {
 		return "", what, fix

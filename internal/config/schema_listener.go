@@ -29,7 +29,7 @@ var listenersField = &several[Plan, Listener]{
 var listenerFields = []field[Listener]{
 	key("bind", "", oneOrMore(listOf(bindCodec, nil)), func(l *Listener) *[]string { return &l.Bind },
 		`addresses to listen on: ":443", "127.0.0.1:8080", "[::]:443", "unix:/run/weir-web.sock", "systemd:web"`),
-	key("protocol", "http", choice([]string{"http"}, "tcp", "udp", "sni", "packet"), func(l *Listener) *string { return &l.Protocol }, "what is spoken"),
+	key("protocol", "http", choice([]string{"http", "tcp"}, "udp", "sni", "packet"), func(l *Listener) *string { return &l.Protocol }, "what is spoken"),
 	maybe("tls", "", "present: TLS is terminated here", func(l *Listener) **ListenerTLS { return &l.TLS }, listenerTLSFields, checkListenerTLS),
 	keys("http", "HTTP", func(l *Listener) *Listener { return l }, []field[Listener]{
 		key("h2", "true", boolean(), func(l *Listener) *bool { return &l.H2 }, "offer HTTP/2: by ALPN with TLS, by prior knowledge without").off("false", false),
@@ -46,7 +46,7 @@ var listenerFields = []field[Listener]{
 	key("trusted_proxies", "[]", listOf(prefixes, warnEveryone), func(l *Listener) *[]netip.Prefix { return &l.TrustedProxies },
 		"peers whose forwarding fields are believed"),
 	proxyProtocolField,
-	keys("timeouts", "of client connections", func(l *Listener) *ListenerTimeouts { return &l.Timeouts }, listenerTimeoutFields).checked(warnTimeouts),
+	keys("timeouts", "of client connections", timeoutsOf, listenerTimeoutFields).checked(warnTimeouts),
 	keys("limits", "ceilings of the listener", func(l *Listener) *Listener { return l }, []field[Listener]{
 		key("max_connections", "none", count[int64](manyInt), func(l *Listener) *int64 { return &l.MaxConnections }, "client connections").off("none", 0),
 		key("max_connections_per_client", "none", count[int64](manyInt), func(l *Listener) *int64 { return &l.MaxPerClient }, "client connections of one address").off("none", 0),
@@ -60,15 +60,16 @@ var listenerTimeoutFields = []field[ListenerTimeouts]{
 	key("header", "10s", duration(tick, time.Hour), func(t *ListenerTimeouts) *time.Duration { return &t.Header },
 		"first byte of a request until its head is complete (first request: from accept); also bounds the TLS handshake").off("none", 0),
 	key("idle", "auto", duration(tick, 7*day), func(t *ListenerTimeouts) *time.Duration { return &t.Idle },
-		"last byte of an answer until the next request; auto is 75s, above the 60s of most balancers in front").off("none", 0).
-		decide(func(*ListenerTimeouts) time.Duration { return 75 * time.Second }),
+		"last byte of an answer until the next request; of sessions, without a byte either way; auto is 75s, above the 60s of most balancers in front, and 1h for sessions").off("none", 0).
+		decide(idleOf),
 	key("write", "30s", duration(tick, day), func(t *ListenerTimeouts) *time.Duration { return &t.Write },
 		"without progress toward the client").off("none", 0),
 	key("body_min_rate", "240B/s", size(1, 1<<40, "/s"), func(t *ListenerTimeouts) *int64 { return &t.BodyMinRate },
 		"slowest sending of content, while weir waits for it").off("none", 0),
 	key("body_grace", "10s", duration(tick, time.Hour), func(t *ListenerTimeouts) *time.Duration { return &t.BodyGrace },
 		"before body_min_rate counts"),
-	later[ListenerTimeouts]("total", "none", duration(tick, 30*day), "of a session").off("none", 0),
+	key("total", "none", duration(tick, 30*day), func(t *ListenerTimeouts) *time.Duration { return &t.Total },
+		"longest life of a session").off("none", 0),
 }
 
 // warnTimeouts names every timeout of a block that is switched off.

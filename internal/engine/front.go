@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/internal/config"
+	"github.com/weirlb/weir/internal/l4"
 	"github.com/weirlb/weir/internal/l7"
 	"github.com/weirlb/weir/internal/listen"
 	"github.com/weirlb/weir/internal/netconn"
@@ -25,6 +26,7 @@ type front struct {
 	parker *listen.Parker
 	// tunnels are those of all listeners.
 	tunnels *l7.Tunnels
+	relay   *l4.Relay      // moves the bytes of sessions
 	loops   sync.WaitGroup // accepting listeners
 
 	mu        sync.Mutex // guards what follows
@@ -42,7 +44,7 @@ func newFront(e *Engine, plan *config.Plan) (*front, error) {
 		return nil, fmt.Errorf("waiting for idle connections: %w", err)
 	}
 	return &front{
-		e: e, parker: parker, tunnels: l7.NewTunnels(), listeners: make(map[string]*liveListener),
+		e: e, parker: parker, tunnels: l7.NewTunnels(), relay: l4.NewRelay(func(v any) { e.bug("l4_loop", v) }), listeners: make(map[string]*liveListener),
 		gate: listen.NewGate(maxConnections(plan.Limits.MaxConnections, e.opt.Machine.Files)),
 	}, nil
 }
@@ -60,7 +62,7 @@ func (f *front) start() {
 func (f *front) serve(l *liveListener) {
 	f.loops.Go(func() {
 		err := l.ln.Serve(func(c *netconn.Conn, info listen.Info) {
-			l.srv.Serve(c, info.ALPN, clientInfo(&info))
+			l.srv.accept(c, &info)
 		})
 		if err != nil {
 			f.e.log.Error("accepting ended", "listener", l.name, "error", err)
@@ -138,7 +140,7 @@ func (f *front) endTunnels(within time.Duration, hurry <-chan struct{}) {
 // cutCount returns how many requests and tunnels were cut at the end.
 func (f *front) cutCount() (n int64) {
 	for _, l := range f.ever() {
-		n += l.x.CutCount()
+		n += l.x.CutCount() + l.srv.streams.px.CutCount()
 	}
 	return n
 }
@@ -206,5 +208,6 @@ func (f *front) close() error {
 		l.srv.Wait()
 	}
 	f.reapers.Wait()
+	f.relay.Close()
 	return f.parker.Close()
 }

@@ -175,6 +175,7 @@ func (f *front) detach(s *stagedFront, old *Generation) {
 	for _, l := range f.listeners {
 		if !s.has(l) {
 			l.last.Store(old.handlers[l.slot])
+			l.srv.streams.last.Store(old.streams[l.slot])
 		}
 	}
 }

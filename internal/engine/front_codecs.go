@@ -16,6 +16,8 @@ import (
 
 // codecs are the versions of HTTP that one listener speaks, as one server.
 type codecs struct {
+	streams *streams // what speaks no HTTP; set before the first connection
+
 	// Constant.
 	e  *Engine
 	h1 *http1.Server
@@ -56,6 +58,15 @@ func (f *front) newCodecs(x *l7.Exchanger) *codecs {
 	return c
 }
 
+// accept serves a connection as the plan that is in force has it.
+func (c *codecs) accept(nc *netconn.Conn, info *listen.Info) {
+	if c.streams.on.Load() {
+		c.streams.serve(nc, info)
+		return
+	}
+	c.Serve(nc, info.ALPN, clientInfo(info))
+}
+
 // Serve serves a connection in the version that was agreed on in TLS; on a plain
 // one the client says by its first bytes what it speaks.
 func (c *codecs) Serve(nc *netconn.Conn, alpn string, info *l7.ClientInfo) {
@@ -79,6 +90,7 @@ func (c *codecs) Change(cfg *config.Listener) {
 	}
 	name := cfg.Name
 	c.listener.Store(&name)
+	c.streams.on.Store(cfg.Sessions())
 	c.e.metrics.Floods(name, http2.CauseNames())
 	c.h1.Change(h1)
 	c.h2.Change(http2.Settings{Limits: h1.Limits, Timeouts: h1.Timeouts, MaxAge: cfg.MaxAge, AgeGrace: cfg.MaxAgeGrace})
@@ -99,10 +111,14 @@ func (c *codecs) Undrain() {
 
 // CloseAll ends every connection and returns how many requests were cut. A
 // connection that is on its way from one server to the other finds it closed.
-func (c *codecs) CloseAll() int { return c.h1.CloseAll() + c.h2.CloseAll() }
+func (c *codecs) CloseAll() int {
+	c.streams.px.Quit()
+	return c.h1.CloseAll() + c.h2.CloseAll()
+}
 
 // Wait returns when no connection is left.
 func (c *codecs) Wait() {
 	c.h1.Wait()
 	c.h2.Wait()
+	c.streams.px.Wait()
 }

@@ -49,7 +49,9 @@ func (f *front) newListener(slot int) *liveListener {
 		Failed:  e.failures.Note,
 		Tunnels: f.tunnels,
 	})
-	return &liveListener{slot: slot, x: x, last: last, srv: f.newCodecs(x)}
+	l := &liveListener{slot: slot, x: x, last: last, srv: f.newCodecs(x)}
+	l.srv.streams = f.newStreams(slot)
+	return l
 }
 
 // with is the listener as another plan has it.
@@ -67,7 +69,8 @@ func (f *front) options(cfg *config.Listener) listen.Options {
 		Name: name, Bind: cfg.Bind, Sockets: e.opt.Sockets, HandshakeTimeout: orUnbounded(cfg.Timeouts.Header),
 		Gate: f.gate, MaxConnections: int(cfg.MaxConnections), MaxPerClient: int(cfg.MaxPerClient),
 		Logger:    e.log,
-		OnRefused: func(r listen.Refusal) { e.refused(name, r) },
+		OnRefused: func(r listen.Refusal) { e.refused(cfg, r) },
+		Mute:      cfg.Sessions(),
 		OnPanic:   func(v any, stack []byte) { e.bugAt("connection", v, stack) },
 		Relieve:   e.relief.one,
 		Short:     func() bool { return !e.memory.grow(roomConn) },
@@ -81,7 +84,7 @@ func (f *front) options(cfg *config.Listener) listen.Options {
 		if len(t.ACME) > 0 {
 			opt.TLS.Managed, opt.TLS.ManagedNames = e.issued.next, t.ACME
 		}
-		if cfg.H2 {
+		if cfg.H2 && !cfg.Sessions() {
 			opt.TLS.ALPN = []string{"h2", "http/1.1"}
 		}
 		for _, c := range t.Certificates {
@@ -161,7 +164,7 @@ func (l *liveListener) headers() (out []observe.HeaderCount) {
 func (e *Engine) liveListeners() []*liveListener { return e.front.all() }
 
 // refused counts a connection that was turned away before it could ask.
-func (e *Engine) refused(listener string, r listen.Refusal) {
+func (e *Engine) refused(cfg *config.Listener, r listen.Refusal) {
 	rec := observe.Record{Reason: message.ConnLimit, Tunnel: true} // there is no latency to speak of
 	switch r {
 	case listen.NoFiles:
@@ -173,5 +176,9 @@ func (e *Engine) refused(listener string, r listen.Refusal) {
 	case listen.AcceptFailed, listen.HandshakeFailed:
 		return // no request was turned away
 	}
-	e.metrics.Series(listener, "", "", "").Observe(&rec)
+	if s := e.metrics.Series(cfg.Name, "", "", ""); cfg.Sessions() {
+		s.ObserveSession(&rec)
+	} else {
+		s.Observe(&rec)
+	}
 }

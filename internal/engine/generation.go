@@ -20,6 +20,7 @@ type Generation struct {
 	Number   uint64
 	Plan     *config.Plan
 	handlers []*l7.Handler        // by liveListener.slot; nil where none is
+	streams  []*streamRoutes      // the same of what carries sessions
 	pools    map[string]*livePool // by name; owned by the engine, shared between generations
 	staged   *stagedFront         // this and what follows: until it is published
 	desk     *stagedOps
@@ -35,6 +36,7 @@ func (e *Engine) buildHandlers(g *Generation, listeners map[string]*liveListener
 		slots = max(slots, l.slot+1)
 	}
 	g.handlers = make([]*l7.Handler, slots)
+	g.streams = make([]*streamRoutes, slots)
 	for i := range g.Plan.Listeners {
 		l := &g.Plan.Listeners[i]
 		h, err := e.buildHandler(g, l)
@@ -42,6 +44,9 @@ func (e *Engine) buildHandlers(g *Generation, listeners map[string]*liveListener
 			return fmt.Errorf("listener %s: %w", l.Name, err)
 		}
 		g.handlers[listeners[l.Name].slot] = h
+		if l.Sessions() {
+			g.streams[listeners[l.Name].slot] = e.buildStreams(g, l, h)
+		}
 	}
 	return nil
 }

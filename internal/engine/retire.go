@@ -19,7 +19,9 @@ import (
 // nobody is left.
 
 // usedBy counts a route that refers to the pool, until it is collected.
-func (p *livePool) usedBy(r *l7.Route) {
+func (p *livePool) usedBy(r *l7.Route) { usedBy(p, r) }
+
+func usedBy[R any](p *livePool, r *R) {
 	p.uses.Add(1)
 	runtime.AddCleanup(r, func(p *livePool) { p.uses.Add(-1) }, p)
 }

@@ -311,11 +311,11 @@ func (l *loop) handle(d *due) {
 // stir moves a pair in both directions and ends it when it is over.
 func (l *loop) stir(p *pair) {
 	more := l.move(p, client)
-	if p.failed.how != endReset {
+	if p.failed.how == endDone {
 		more = l.move(p, backend) || more
 	}
 	switch {
-	case p.failed.how == endReset:
+	case p.failed.how != endDone:
 		l.finish(p, p.failed)
 	case p.half[client].fin && p.half[backend].fin:
 		l.finish(p, end{how: endDone, side: p.first})

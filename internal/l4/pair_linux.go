@@ -11,6 +11,7 @@ import (
 
 	"github.com/weirlb/weir/balance"
 	"github.com/weirlb/weir/internal/netconn"
+	"github.com/weirlb/weir/internal/proxyproto"
 )
 
 // side is one of the two connections of a session.
@@ -25,11 +26,12 @@ const (
 type ending uint8
 
 const (
-	endDone  ending = iota // both peers ended their half in order
-	endReset               // one of them is gone, see end.side
-	endIdle                // no byte moved for too long
-	endTotal               // it reached its greatest age
-	endTold                // loop.end
+	endDone   ending = iota // both peers ended their half in order
+	endReset                // one of them is gone, see end.side
+	endIdle                 // no byte moved for too long
+	endTotal                // it reached its greatest age
+	endTold                 // loop.end
+	endForged               // the client began with a PROXY header
 )
 
 // end says how and by whom a pair ended.
@@ -54,10 +56,14 @@ type pair struct {
 	unsent [2]int32        // by side: what was unacknowledged when the idle time was over last
 	last   balance.Instant // of the last byte either way
 	ends   balance.Instant // its greatest age; 0: none
-	again  bool            // on loop.again
-	over   bool            // finish has begun
-	first  side            // who ended its half first
-	failed end             // how is endReset once a call has failed
+	guard  proxyproto.Guard
+	// guarded says that a PROXY header is none of the client's to send: whoever is
+	// behind might believe it.
+	guarded bool
+	again   bool // on loop.again
+	over    bool // finish has begun
+	first   side // who ended its half first
+	failed  end  // how is not endDone once it is over for another reason
 }
 
 // owner is who a pair is reported to. Its methods are called by the loop's
@@ -150,7 +156,7 @@ func (l *loop) move(p *pair, from side) (more bool) {
 		} else {
 			n = l.copy(p, from)
 		}
-		if p.failed.how == endReset {
+		if p.failed.how != endDone {
 			return false
 		}
 		left -= n
@@ -173,6 +179,10 @@ func (l *loop) copy(p *pair, from side) int {
 		return 0
 	}
 	p.last = l.now
+	if p.guarded && from == client && !p.guard.Over() && p.guard.Forged(l.buf[:n]) {
+		p.failed = end{how: endForged, side: client}
+		return 0
+	}
 	switch {
 	case n == chunk:
 		if h.bulk >= 0 {
@@ -189,7 +199,7 @@ func (l *loop) copy(p *pair, from side) int {
 	h.ahead = l.buf[:n]
 	l.flush(p, from)
 	if len(h.ahead) > 0 {
-		if p.failed.how == endReset {
+		if p.failed.how != endDone {
 			h.ahead = nil // it is the loop's memory
 			return n
 		}
@@ -325,7 +335,7 @@ func (l *loop) passEnd(p *pair, from side) {
 
 // fail notes that a side is gone. The first one counts.
 func (p *pair) fail(s side, errno syscall.Errno) {
-	if p.failed.how != endReset {
+	if p.failed.how == endDone {
 		p.failed = end{endReset, s, errno}
 	}
 }

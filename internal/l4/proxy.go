@@ -28,15 +28,16 @@ type Sessions interface {
 
 // Options configure a Proxy. Relay and Sessions are needed.
 type Options struct {
-	Listener func() string // its name now; called once per session
-	Protocol string        // the word in logs: tcp, sni
-	Relay    *Relay        // shared by listeners
-	Sessions Sessions      // shared by listeners
+	Relay    *Relay   // shared by listeners
+	Sessions Sessions // shared by listeners
 	// Backend returns the connections of a backend; nil: it has none.
 	Backend func(*balance.Backend) *upstream.Target
 	// Short reports that there is no memory for another session. nil: there
 	// always is.
 	Short func() bool
+	// Forged hears of clients that began with a PROXY header, which nobody was asked
+	// for: their sessions have ended. nil: nobody.
+	Forged func(client netip.AddrPort)
 	// Failed hears of every session that ended otherwise than ok; it must not keep
 	// the record. nil: nobody.
 	Failed func(*observe.Record)
@@ -272,6 +273,7 @@ func (o *opening) establish(server *netconn.Conn) {
 	}
 	_ = o.c.SetUserTimeout(upstream.DefaultUserTimeout) // an option less is no reason to refuse
 	s.half[client].ahead = prefix
+	s.guarded = len(o.prefix) == 0 // else its first bytes are known to be something else
 	s.owner, s.slot, s.pos = s, -1, -1
 	s.idle, s.last = o.rt.Idle, o.now
 	if o.rt.Total > 0 {
@@ -346,8 +348,8 @@ func (o *opening) refuse(f failure) {
 	o.px.record(r, o.rt, clock.Now())
 }
 
-// Refuse ends a connection that gets no session. rt is where it would have gone;
-// nil when no route was found, and then series and log are told by none.
+// Refuse ends a connection that gets no session. none is a Route of no name and no
+// pool where it found none, which says who the listener is.
 func (p *Proxy) Refuse(c *netconn.Conn, ci *Client, none *Route, reason message.Reason, detail string) {
 	_ = c.Reset()
 	r := records.Get().(*observe.Record)
@@ -365,17 +367,13 @@ var records = sync.Pool{New: func() any { return new(observe.Record) }}
 
 // fill begins a record.
 func (p *Proxy) fill(r *observe.Record, rt *Route, ci *Client) {
-	if p.opt.Listener != nil {
-		r.Listener = p.opt.Listener()
-	}
-	r.Protocol = p.opt.Protocol
 	r.ClientIP, r.Start = ci.Peer.Addr(), ci.Began
 	r.TLS, r.Session = ci.Session != nil, ci.Session
 	if ci.Name != "" {
 		r.Host = []byte(ci.Name)
 	}
 	if rt != nil {
-		r.Route, r.Pool = rt.Name, rt.PoolName
+		r.Listener, r.Protocol, r.Route, r.Pool = rt.Listener, rt.Protocol, rt.Name, rt.PoolName
 	}
 }
 

@@ -67,7 +67,7 @@ func newRig(t *testing.T, addrs []string, edit func(*rig, *pool.Config)) *rig {
 		Name: "app", Policy: balance.NewRoundRobin(), First: true,
 		Limits: pool.Limits{Queue: 8, QueueTimeout: 2 * time.Second},
 	}
-	r.rt = &Route{Name: "r", PoolName: "app", Idle: time.Minute, Retry: pool.NewRetryRules(2, false, nil, 0)}
+	r.rt = &Route{Listener: "db", Protocol: "tcp", Name: "r", PoolName: "app", Idle: time.Minute, Retry: pool.NewRetryRules(2, false, nil, 0)}
 	if edit != nil {
 		edit(r, &cfg)
 	}
@@ -81,10 +81,9 @@ func newRig(t *testing.T, addrs []string, edit func(*rig, *pool.Config)) *rig {
 	r.rt.Pool = r.pool
 	r.relay = NewRelay(func(v any) { r.bug("loop", v) })
 	r.px = New(Options{
-		Protocol: "tcp", Relay: r.relay, Sessions: r, Bug: r.bug,
-		Listener: func() string { return "db" },
-		Backend:  func(b *balance.Backend) *upstream.Target { return b.Attachment().(*upstream.Target) },
-		Failed:   func(*observe.Record) {},
+		Relay: r.relay, Sessions: r, Bug: r.bug,
+		Backend: func(b *balance.Backend) *upstream.Target { return b.Attachment().(*upstream.Target) },
+		Failed:  func(*observe.Record) {},
 	})
 	r.px.tap = func(rec *observe.Record) {
 		c := *rec

@@ -48,8 +48,9 @@ type Limit interface {
 // Route is where sessions go. It is immutable once published; a session keeps
 // the one that it began with.
 type Route struct {
-	Name, PoolName string
-	Pool           PoolHandle
+	Listener, Protocol string // the words in logs and metrics; tcp or sni
+	Name, PoolName     string
+	Pool               PoolHandle
 	// Key makes the key of a client for a pool whose policy wants one; nil: there
 	// is none.
 	Key func(client netip.Addr) (key uint64, ok bool)

@@ -150,6 +150,11 @@ func (s *Session) judge(e end) (reason message.Reason, detail string) {
 	case e.how == endTold:
 		s.px.cuts.Add(1)
 		return message.DrainCut, "shutdown"
+	case e.how == endForged:
+		if s.px.opt.Forged != nil {
+			s.px.opt.Forged(s.cl.Peer)
+		}
+		return message.BadRequest, "a PROXY header that is not the client's to send"
 	case e.how == endIdle:
 		return message.StreamIdleTimeout, "no byte either way for " + s.rt.Idle.String()
 	case e.how == endTotal:

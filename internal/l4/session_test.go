@@ -370,11 +370,11 @@ func TestBackpressure(t *testing.T) {
 func TestSlowReaderIsNotIdle(t *testing.T) {
 	r := newRig(t, []string{server(t, func(c *net.TCPConn) {
 		_, _ = c.Write(make([]byte, 8<<20))
-	})}, func(r *rig, _ *pool.Config) { r.rt.Idle = 100 * time.Millisecond })
+	})}, func(r *rig, _ *pool.Config) { r.rt.Idle = 400 * time.Millisecond })
 	c := r.dial()
 	_ = c.SetReadBuffer(32 << 10)
 	var total int
-	for buf := make([]byte, 64<<10); ; time.Sleep(10 * time.Millisecond) {
+	for buf := make([]byte, 64<<10); ; time.Sleep(20 * time.Millisecond) {
 		n, err := c.Read(buf)
 		total += n
 		if err == io.EOF {

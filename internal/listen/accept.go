@@ -118,7 +118,10 @@ func (l *Listener) rest(set *settings, t *turn) {
 // refuse ends a connection that is over a ceiling: a plain one with an answer,
 // a TLS one without a handshake. It never waits.
 func (l *Listener) refuse(set *settings, nc net.Conn, why Refusal) {
-	if set.certs != nil {
+	if set.certs != nil || set.opt.Mute {
+		if t, ok := nc.(*net.TCPConn); ok && set.opt.Mute {
+			_ = t.SetLinger(0) // fails only on a dead socket
+		}
 		_ = nc.Close()
 		return
 	}

@@ -267,7 +267,9 @@ func (l *Listener) handle(set *settings, nc net.Conn, remote netip.AddrPort, cou
 			l.count(set, HandshakeTimeout)
 		} else {
 			l.count(set, HandshakeFailed)
-			answerPlain(nc, err)
+			if !set.opt.Mute {
+				answerPlain(nc, err)
+			}
 			l.noTLS(set, remote, err)
 		}
 		set.opt.Logger.Debug("handshake failed", "listener", set.opt.Name, "client", remote, "error", err)

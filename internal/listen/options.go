@@ -83,6 +83,10 @@ type Options struct {
 	// always is.
 	Short func() bool
 
+	// Mute says that the clients speak no HTTP: whoever is refused is reset, without
+	// an answer.
+	Mute bool
+
 	Logger    *slog.Logger              // nil: discard
 	OnRefused func(Refusal)             // counts; must not block; may be nil
 	OnPanic   func(v any, stack []byte) // a handler panicked; may be nil

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"slices"
+	"strings"
+	"time"
+)
+
+// Sessions reports that the listener passes connections on whole, and reads no
+// requests in them.
+func (l *Listener) Sessions() bool { return l.Protocol == "tcp" || l.Protocol == "sni" }
+
+// Scheme is what the backends of a pool speak as far as listeners care: http or
+// tcp; empty when the pool lists none.
+func (p *Pool) Scheme() string {
+	if len(p.Backends) == 0 {
+		return ""
+	}
+	return family(p.Backends[0].URL)
+}
+
+// family is the kind of listeners that a backend's URL is for.
+func family(url string) string {
+	scheme, _, _ := strings.Cut(url, "://")
+	switch scheme {
+	case "tcp", "udp":
+		return scheme
+	default:
+		return "http"
+	}
+}
+
+// timeoutsOf is where the timeouts of a listener are kept, which depend on what it
+// speaks.
+func timeoutsOf(l *Listener) *ListenerTimeouts {
+	l.Timeouts.protocol = l.Protocol
+	return &l.Timeouts
+}
+
+// idleOf is what auto means for timeouts.idle.
+func idleOf(t *ListenerTimeouts) time.Duration {
+	switch t.protocol {
+	case "tcp", "sni":
+		return time.Hour
+	case "udp":
+		return time.Minute
+	default:
+		return 75 * time.Second
+	}
+}
+
+// What of a listener and of a route means something only where requests are
+// read, and what to do instead.
+var (
+	onlyHTTP = map[string]string{
+		"http":            "remove it",
+		"health_path":     "remove it; give status.bind for a check of weir itself",
+		"trusted_proxies": "remove it; proxy_protocol tells who the client is",
+		"debug_headers":   "remove it",
+	}
+	onlyHTTPTimes  = []string{"write", "body_min_rate", "body_grace"}
+	onlyHTTPRoutes = []string{"raw", "redirect", "respond", "split", "rewrite", "request_headers", "response_headers", "priority", "timeouts"}
+)
+
+// checkSessions holds a listener to what it speaks. What is written at its default
+// asks for nothing.
+func checkSessions(d *decoder, key, n *node, l *Listener) {
+	l.Timeouts.protocol = l.Protocol
+	if n.get("timeouts") == nil {
+		l.Timeouts.Idle = idleOf(&l.Timeouts)
+	}
+	if !l.Sessions() {
+		if p := n.at("timeouts").get("total"); p != nil && l.Timeouts.Total > 0 && l.Protocol == "http" {
+			d.fault(p.key, "timeouts.total is the longest life of a session, and listener "+l.Name+" speaks http", "give timeouts.total of the routes, or http.max_connection_age")
+		}
+		return
+	}
+	reads := "listener " + l.Name + " speaks " + l.Protocol + " and reads no requests, so it has no "
+	for _, p := range writeBlock(&writer{plan: d.plan}, listenerFields, l, &listenersField.ref).pairs {
+		name := p.key.text
+		if fix, ok := onlyHTTP[name]; ok {
+			d.fault(keyOf(n, name), reads+name, fix)
+		}
+		for _, t := range p.value.pairs {
+			if name == "timeouts" && slices.Contains(onlyHTTPTimes, t.key.text) {
+				d.fault(keyOf(n.at(name), t.key.text), reads+"timeouts."+t.key.text, "remove it; timeouts.idle bounds silence, timeouts.total the whole session")
+			}
+		}
+	}
+	routes := n.at("routes")
+	for i := range l.Routes {
+		at := &node{kind: scalar, pos: l.Routes[i].Pos, width: 1}
+		if routes.kind == list && i < len(routes.items) {
+			at = routes.items[i]
+		}
+		l.Routes[i].checkSession(d, at, l)
+	}
+	if l.Protocol == "tcp" && len(l.Routes) > 1 {
+		d.fault(key, "listener "+l.Name+" speaks tcp, where nothing tells one connection from another, and has "+itoa(len(l.Routes))+" routes",
+			"keep one; protocol: sni chooses by the name that TLS clients ask for")
+	}
+}
+
+// keyOf is the key in a mapping, or what stands for it.
+func keyOf(n *node, name string) *node {
+	if p := n.get(name); p != nil {
+		return p.key
+	}
+	return n
+}
+
+// checkSession holds a route to what a session has.
+func (r *Route) checkSession(d *decoder, n *node, l *Listener) {
+	allowed := []string{"client"}
+	if l.Protocol == "sni" {
+		allowed = append(allowed, "sni", "alpn")
+	}
+	for _, p := range writeBlock(&writer{plan: d.plan}, routeFields, r, &routesField.ref).pairs {
+		name := p.key.text
+		if slices.Contains(onlyHTTPRoutes, name) {
+			d.fault(keyOf(n, name), "a route of a "+l.Protocol+" listener has no "+name+": no requests are read", "remove it")
+		}
+		for _, m := range p.value.pairs {
+			if name == "match" && !slices.Contains(allowed, m.key.text) {
+				d.fault(keyOf(n.at(name), m.key.text), "a route of a "+l.Protocol+" listener cannot compare "+m.key.text+": no requests are read", "remove it")
+			}
+		}
+	}
+}
+
+// checkSchemes holds the backends of pools against each other and against the
+// listeners that lead to them.
+func (d *decoder) checkSchemes(root *node) {
+	for i := range d.plan.Pools {
+		p := &d.plan.Pools[i]
+		for j := range p.Backends {
+			if b := &p.Backends[j]; b.URL != "" && family(b.URL) != p.Scheme() {
+				d.fault(&node{kind: scalar, pos: b.Pos, width: 1}, "pool "+p.Name+" has "+p.Scheme()+" backends, and this one is for "+family(b.URL), "put it in a pool of its own")
+				break
+			}
+		}
+		if p.Scheme() == "tcp" {
+			p.checkSessions(d, root.at("pools", p.Name))
+		}
+	}
+	listeners := root.at("listeners")
+	for i := range d.plan.Listeners {
+		l := &d.plan.Listeners[i]
+		checkSessions(d, keyOf(listeners, l.Name), listeners.at(l.Name), l)
+		for j := range l.Routes {
+			p := d.plan.Pool(l.Routes[j].Pool)
+			if p == nil || p.Scheme() == "" {
+				continue
+			}
+			want := "http"
+			if l.Sessions() {
+				want = "tcp"
+			} else if l.Protocol != "http" {
+				want = l.Protocol
+			}
+			if got := p.Scheme(); got != want {
+				d.fault(&node{kind: scalar, pos: l.Routes[j].Pos, width: 1}, "listener "+l.Name+" speaks "+l.Protocol+", and pool "+p.Name+" has "+got+" backends",
+					"write "+want+"://"+p.Backends[0].Address+" in a pool of its own, or protocol: "+got)
+			}
+		}
+	}
+}
+
+// checkSessions refuses of a pool what only requests have.
+func (p *Pool) checkSessions(d *decoder, n *node) {
+	if p.Keyed() {
+		for _, k := range p.Hash.Key {
+			if k.From != "client_ip" {
+				d.fault(n.at("hash", "key"), "sessions have no "+k.From+" to be placed by", "write key: client_ip")
+				break
+			}
+		}
+	}
+	if s := n.get("sticky"); s != nil && !switchedOff(s.value) {
+		d.fault(s.key, "sticky keeps requests on a backend by a cookie, and sessions have none", "remove it; balance: maglev with hash: {key: client_ip} keeps a client on a backend")
+	}
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"net/netip"
+	"sync/atomic"
+
+	"github.com/weirlb/weir/balance"
+	"github.com/weirlb/weir/internal/clock"
+	"github.com/weirlb/weir/internal/config"
+	"github.com/weirlb/weir/internal/l4"
+	"github.com/weirlb/weir/internal/l7"
+	"github.com/weirlb/weir/internal/listen"
+	"github.com/weirlb/weir/internal/message"
+	"github.com/weirlb/weir/internal/netconn"
+	"github.com/weirlb/weir/internal/observe"
+	"github.com/weirlb/weir/internal/proxyproto"
+	"github.com/weirlb/weir/internal/upstream"
+)
+
+// streams is what a listener does with connections that it passes on whole.
+type streams struct {
+	// Constant.
+	e    *Engine
+	slot int // index into Generation.streams
+	px   *l4.Proxy
+
+	on   atomic.Bool                  // the plan in force wants it
+	last atomic.Pointer[streamRoutes] // since the listener left the plan
+}
+
+// streamRoutes are where the sessions of a listener go, as one plan has it. It is
+// immutable.
+type streamRoutes struct {
+	all  []*l4.Route // in the order of the plan
+	none *l4.Route   // of those that found none
+}
+
+func (f *front) newStreams(slot int) *streams {
+	e := f.e
+	s := &streams{e: e, slot: slot}
+	s.px = l4.New(l4.Options{
+		Relay: f.relay, Sessions: sessions{f.tunnels},
+		Backend: func(b *balance.Backend) *upstream.Target {
+			if t := targetOf(b); t != nil {
+				return t.up
+			}
+			return nil
+		},
+		Short:  e.memory.short.Load,
+		Failed: e.failures.Note,
+		Bug:    e.bug,
+	})
+	return s
+}
+
+// sessions keeps sessions where tunnels are.
+type sessions struct{ all *l7.Tunnels }
+
+// Enter implements l4.Sessions.
+func (s sessions) Enter(x *l4.Session) { s.all.Enter(x) }
+
+// Leave implements l4.Sessions.
+func (s sessions) Leave(x *l4.Session) { s.all.Leave(x) }
+
+// routes are those in force.
+func (s *streams) routes() *streamRoutes {
+	if g := s.e.gen.Load(); s.slot < len(g.streams) {
+		if r := g.streams[s.slot]; r != nil {
+			return r
+		}
+	}
+	return s.last.Load()
+}
+
+// serve carries a session.
+func (s *streams) serve(c *netconn.Conn, info *listen.Info) {
+	ci := l4.Client{Peer: info.Remote, Local: info.Local, Began: clock.Now()}
+	if info.TLS {
+		ci.Name = info.SNI
+		ci.Session = &clientInfo(info).Secure.Session
+	}
+	r := s.routes()
+	if r == nil {
+		_ = c.Reset() // the listener has just become one for sessions
+		return
+	}
+	if len(r.all) == 0 {
+		s.px.Refuse(c, &ci, r.none, message.NoRoute, "")
+		return
+	}
+	s.px.Serve(c, &ci, r.all[0], nil)
+}
+
+// buildStreams makes the routes of sessions out of those that were built for
+// requests: the same pools, keys, series and limits.
+func (e *Engine) buildStreams(g *Generation, l *config.Listener, h *l7.Handler) *streamRoutes {
+	out := &streamRoutes{none: &l4.Route{Listener: l.Name, Protocol: l.Protocol, Series: h.Series, Log: h.Log}}
+	for i, t := range h.Targets {
+		out.all = append(out.all, e.buildStream(g, l, &l.Routes[i], t, h.Log))
+	}
+	return out
+}
+
+func (e *Engine) buildStream(g *Generation, l *config.Listener, r *config.Route, t *l7.Route, log *observe.AccessLog) *l4.Route {
+	p, cfg := g.pools[r.Pool], g.Plan.Pool(r.Pool)
+	out := &l4.Route{
+		Listener: l.Name, Protocol: l.Protocol, Name: t.Name, PoolName: t.PoolName, Pool: p.pool,
+		Idle: l.Timeouts.Idle, Total: l.Timeouts.Total, Connect: t.Timeouts.Connect, Retry: t.Retry,
+		Series: t.Series, PoolSeries: t.PoolSeries, Log: log,
+	}
+	usedBy(p, out)
+	if t.Limit != nil {
+		out.Limit = t.Limit
+	}
+	if key := t.Key; key != nil {
+		out.Key = func(client netip.Addr) (uint64, bool) { return key(&message.Request{}, client) }
+	}
+	if v := proxyVersion(cfg); v != 0 {
+		out.ProxyHeader = func(dst []byte, ci *l4.Client) []byte {
+			h := proxyproto.Header{Source: ci.Peer, Destination: ci.Local, Transport: proxyproto.Stream}
+			return h.Append(dst, v)
+		}
+	}
+	return out
+}
