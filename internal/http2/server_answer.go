@@ -271,20 +271,23 @@ func (s *ServerStream) refuse(e *http1.Error) error {
 		text = append(append(append(text, " (request "...), id...), ')')
 	}
 	text = append(text, '\n')
-	call := h.Fields.Has(message.GRPCStatusOf) // its status is all there is
 	length := int64(len(text))
-	if call {
-		length = -1
-	}
-	s.block = appendFields(appendStatus(s.block[:0], h.Status), &h.Fields, message.Sized, length)
-	head := call || string(s.req.Method) == "HEAD"
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	defer c.serving.Done()
-	c.out = appendBlock(c.room(), s.id, c.opened(s.block), head, maxFrame)
-	if n := len(text); !head && s.send >= sendWindow(n) && c.send >= sendWindow(n) {
-		c.send -= sendWindow(n)
+	switch {
+	case h.Fields.Has(message.GRPCStatusOf): // its status is all there is
+		text, length = nil, -1
+	case string(s.req.Method) == "HEAD":
+		text = nil
+	case min(s.send, c.send) < sendWindow(length): // the reader does not wait for more
+		text, length = nil, 0
+	}
+	s.block = appendFields(appendStatus(s.block[:0], h.Status), &h.Fields, message.Sized, length)
+	c.out = appendBlock(c.room(), s.id, c.opened(s.block), len(text) == 0, maxFrame)
+	if len(text) > 0 {
+		c.spend(&s.sender, len(text))
 		c.out = appendData(c.out, s.id, text, true)
 	}
 	code := CodeProtocol

@@ -60,6 +60,37 @@ func TestBehindTheLastStream(t *testing.T) {
 	})
 }
 
+// TestRefusedWithoutWindow: an error's text that does not fit into the client's
+// window is left out, and the stream ends.
+func TestRefusedWithoutWindow(t *testing.T) {
+	for name, c := range map[string]struct {
+		fields []string
+		end    bool
+		want   []string
+	}{
+		"too large": {get("/", "x: "+strings.Repeat("a", 70<<10)), true, []string{":status=431", "END"}},
+		"malformed": {get("/", "connection: close"), true, []string{":status=400", "RST_STREAM 1 PROTOCOL_ERROR"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			play(t, &Server{Handler: echo}, func(p *peer) {
+				p.begin(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+				block := p.block(c.fields...)
+				_ = p.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block[:min(len(block), maxFrame)], EndStream: c.end, EndHeaders: len(block) <= maxFrame})
+				for len(block) > maxFrame {
+					block = block[maxFrame:]
+					_ = p.fr.WriteContinuation(1, len(block) <= maxFrame, block[:min(len(block), maxFrame)])
+				}
+				got := strings.Join(p.take(), "\n")
+				for _, w := range c.want {
+					if !strings.Contains(got, w) {
+						t.Errorf("heard %q, not %q", got, w)
+					}
+				}
+			})
+		})
+	}
+}
+
 // TestWokenInVain: a stream that was woken for room of the connection, and whose own
 // window has gone meanwhile, lets the next one have it.
 func TestWokenInVain(t *testing.T) {
