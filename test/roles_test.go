@@ -16,6 +16,7 @@ var roles = map[string]func(args []string) error{
 	"ledger":  func(a []string) error { return ledger(a[0], a[1]) },
 	"bigfile": func(a []string) error { return bigfile(a[0]) },
 	"sink":    func(a []string) error { return sink(a[0]) },
+	"conform": func(a []string) error { return conform(a[0], a[1]) },
 	"attack": func(a []string) error {
 		n, err := strconv.Atoi(a[2])
 		if err != nil {

@@ -37,6 +37,10 @@ func (e *exchange) relay() Failure {
 	if e.res.Status == 101 {
 		return e.switchProtocols()
 	}
+	if e.call.on && e.res.Body == message.Sized && e.res.Major >= 2 {
+		// HTTP/2 knows its end without a length, and behind that come trailers.
+		e.res.Body = message.Streamed
+	}
 	e.prepareAnswer()
 	if !e.body.taken() {
 		// An answer before the content was complete. The backend may go on reading
