@@ -92,6 +92,9 @@ pools:
 			get(w.url(path))
 		}
 	}
+	if resp, err := http.Post(w.url("/app"), "application/grpc", nil); err == nil { // a call, by its type
+		resp.Body.Close()
+	}
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() { get(w.url("/slow")) })
