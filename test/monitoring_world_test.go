@@ -43,7 +43,7 @@ func startMonitored(t *testing.T) *weir {
 	if err := os.WriteFile(found, fmt.Appendf(nil, "[%q]\n", fine), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	secure := freeAddr(t)
+	secure, lines, talking := freeAddr(t), freeAddr(t), startTalker(t)
 	w := startRun(t, fmt.Sprintf(`
 admin: {bind: "${ADMIN}"}
 log: {access: off}
@@ -59,15 +59,17 @@ listeners:
       - {name: found, match: {path_prefix: /found}, pool: found}
       - {name: live, match: {path_prefix: /ws}, pool: live}
   secure: {bind: %q, pool: app, tls: {certificates: [{cert: %s, key: %s}]}}
+  lines: {bind: "%[10]s", protocol: tcp, pool: lines}
 pools:
-  app: {backends: [%q], limits: {requests: 100, adaptive: {ceiling: 1000}}}
+  lines: {backends: ["tcp://%[11]s"]}
+  app: {backends: [%[4]q], limits: {requests: 100, adaptive: {ceiling: 1000}}}
   dead: {backends: ["http://127.0.0.1:1"]}
   busy: {backends: [{url: %[5]q, id: one}, {url: %[5]q, id: two}], retry: {min_per_second: 1, budget: 1%%}}
   slow: {backends: [%[6]q], limits: {requests: 1, queue: 4, queue_timeout: 200ms}}
   ejects: {backends: [%[4]q, %[7]q], balance: round_robin}
   found: {discover: {file: %[8]s}}
   live: {backends: ["http://%[9]s"], timeouts: {tunnel_age: 1s}}
-`, secure, cert, key, fine, busy, slow, broken, found, newWSBackend(t).addr))
+`, secure, cert, key, fine, busy, slow, broken, found, newWSBackend(t).addr, lines, talking.addr))
 	ws := startWS(w.addr, 1)
 	t.Cleanup(func() { ws.last.Store(true); ws.all.Wait() })
 	eventually(t, 10*time.Second, "weir is ready", func() bool {
@@ -106,6 +108,12 @@ pools:
 		t.Fatal(err)
 	}
 	resp.Body.Close()
+	session, err := openChat(lines)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = session.c.Close()
+	eventually(t, 10*time.Second, "a session has ended", func() bool { return w.sum(t, "weir_sessions_total", "") > 0 })
 	eventually(t, 10*time.Second, "a WebSocket has reached its age", func() bool { return w.sum(t, "weir_tunnels_ended_total", "") > 0 })
 	return w
 }

@@ -398,9 +398,10 @@ type Bound struct {
 
 // BoundListener is one listener's addresses.
 type BoundListener struct {
-	Name  string
-	TLS   bool
-	Addrs []string
+	Name     string
+	Protocol string // http, tcp or sni
+	TLS      bool
+	Addrs    []string
 }
 
 // String is one line for people.
@@ -408,7 +409,10 @@ func (b Bound) String() string {
 	var parts []string
 	for _, l := range b.Listeners {
 		scheme := "http://"
-		if l.TLS {
+		switch {
+		case l.Protocol != "" && l.Protocol != "http":
+			scheme = l.Protocol + "://"
+		case l.TLS:
 			scheme = "https://"
 		}
 		for _, a := range l.Addrs {
@@ -440,7 +444,7 @@ func (e *Engine) Bound() Bound {
 	b := Bound{everywhere: map[string]bool{}}
 	for _, l := range e.liveListeners() {
 		addrs := l.addrs()
-		b.Listeners = append(b.Listeners, BoundListener{Name: l.name, TLS: l.tls, Addrs: addrs})
+		b.Listeners = append(b.Listeners, BoundListener{Name: l.name, Protocol: l.cfg.Protocol, TLS: l.tls, Addrs: addrs})
 		for i, a := range l.bound() {
 			b.everywhere[addrs[i]] = a != addrs[i]
 		}

@@ -50,7 +50,7 @@ func (f *front) newListener(slot int) *liveListener {
 		Tunnels: f.tunnels,
 	})
 	l := &liveListener{slot: slot, x: x, last: last, srv: f.newCodecs(x)}
-	l.srv.streams = f.newStreams(slot)
+	l.srv.streams = f.newStreams(slot, l.srv)
 	return l
 }
 

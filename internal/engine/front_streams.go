@@ -37,7 +37,7 @@ type streamRoutes struct {
 	none *l4.Route   // of those that found none
 }
 
-func (f *front) newStreams(slot int) *streams {
+func (f *front) newStreams(slot int, c *codecs) *streams {
 	e := f.e
 	s := &streams{e: e, slot: slot}
 	s.px = l4.New(l4.Options{
@@ -49,6 +49,7 @@ func (f *front) newStreams(slot int) *streams {
 			return nil
 		},
 		Short:  e.memory.short.Load,
+		Forged: func(client netip.AddrPort) { c.ln.Forged(client) },
 		Failed: e.failures.Note,
 		Bug:    e.bug,
 	})
