@@ -62,6 +62,7 @@ func newExplain() *cobra.Command {
 	f.StringArrayVarP((*[]string)(&q.Headers), "header", "H", nil, "a header of the request, 'Name: value'; may be repeated")
 	f.StringVar(&q.Client, "client", "127.0.0.1", "the address that the request comes from")
 	f.StringVar(&q.SNI, "sni", "", "the server name that the client asks for in TLS, or none (default: the URL's host)")
+	f.StringSliceVar(&q.ALPN, "alpn", nil, "the protocols that the client offers in TLS, where a listener routes by name (default: h2,http/1.1)")
 	f.BoolVar(&failures, "failures", false, "show the last requests that failed")
 	f.StringVar(&pool, "pool", "", "with --failures: of this pool only")
 	f.StringVar(&since, "since", "", "with --failures: only those younger than this, such as 10m, or later than this, such as 15:04")

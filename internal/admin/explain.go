@@ -38,6 +38,9 @@ type Question struct {
 	// SNI is the server name that the client asks for in TLS, and none where it asks
 	// for none; empty: the host of the URL. Without TLS it means nothing.
 	SNI string `json:"sni,omitempty"`
+	// ALPN are the protocols that it offers there, of which a listener that routes by
+	// name may make something; nil: h2 and http/1.1.
+	ALPN []string `json:"alpn,omitempty"`
 }
 
 // Lines are field lines, "Name: value". As JSON they are a list of those, or an

@@ -321,7 +321,7 @@ func TestGarbage(t *testing.T) {
 				t.Errorf("%q passes", text)
 			}
 		}
-		if got := s.Begun(); got != (want != ErrNotTLS) {
+		if got := s.Begun(); got != (!errors.Is(want, ErrNotTLS)) {
 			t.Errorf("%q begun: %v", text, got)
 		}
 	}

@@ -237,6 +237,7 @@ type Route struct {
 	MaxRequests     int64  // limits.requests: in flight on this route
 	Priority        string // low, normal or high: who is refused first under an adaptive limit
 	Raw             bool
+	StartTLS        string // starttls of sni listeners: postgres; empty: clients begin with TLS
 }
 
 // Match holds the conditions of a route; all must hold. The zero value matches

@@ -29,7 +29,7 @@ var listenersField = &several[Plan, Listener]{
 var listenerFields = []field[Listener]{
 	key("bind", "", oneOrMore(listOf(bindCodec, nil)), func(l *Listener) *[]string { return &l.Bind },
 		`addresses to listen on: ":443", "127.0.0.1:8080", "[::]:443", "unix:/run/weir-web.sock", "systemd:web"`),
-	key("protocol", "http", choice([]string{"http", "tcp"}, "udp", "sni", "packet"), func(l *Listener) *string { return &l.Protocol }, "what is spoken"),
+	key("protocol", "http", choice([]string{"http", "tcp", "sni"}, "udp", "packet"), func(l *Listener) *string { return &l.Protocol }, "what is spoken"),
 	maybe("tls", "", "present: TLS is terminated here", func(l *Listener) **ListenerTLS { return &l.TLS }, listenerTLSFields, checkListenerTLS),
 	keys("http", "HTTP", func(l *Listener) *Listener { return l }, []field[Listener]{
 		key("h2", "true", boolean(), func(l *Listener) *bool { return &l.H2 }, "offer HTTP/2: by ALPN with TLS, by prior knowledge without").off("false", false),
@@ -179,6 +179,10 @@ func (m *Match) name() string {
 // shadowed warns of routes that can never match because an earlier one takes
 // all that they would.
 func (l *Listener) shadowed(d *decoder) {
+	if l.Protocol == "sni" {
+		l.shadowedNames(d)
+		return
+	}
 	type place struct {
 		host, path, prefix string
 		raw                bool

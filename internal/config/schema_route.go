@@ -72,6 +72,8 @@ var routeFields = []field[Route]{
 	keys("limits", "ceilings of the route", func(r *Route) *Route { return r }, []field[Route]{
 		key("requests", "none", count[int64](manyInt), func(r *Route) *int64 { return &r.MaxRequests }, "requests in flight").off("none", 0),
 	}),
+	key("starttls", "none", choice([]string{"postgres"}), func(r *Route) *string { return &r.StartTLS },
+		"of sni listeners: clients that ask for TLS in another protocol first are answered, and the backend is asked in their place. postgres: PostgreSQL's SSLRequest; those that begin with TLS are taken, too").off("none", ""),
 	key("priority", "normal", choice([]string{"low", "normal", "high"}), func(r *Route) *string { return &r.Priority },
 		"who is refused first when limits.adaptive of the pool is reached; X-Weir-Priority of a trusted weir goes before it"),
 }

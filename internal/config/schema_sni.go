@@ -43,20 +43,55 @@ var protocolID = text("protocol", func(s string) (what, fix string) {
 // checkNames holds the server names and protocols of a listener's routes against
 // what it can see of them.
 func checkNames(d *decoder, n *node, l *Listener) {
-	routes := n.at("routes")
+	routes, named := n.at("routes"), l.Protocol == "sni"
+	if p := n.get("tls"); named && p != nil && !switchedOff(p.value) {
+		d.fault(p.key, "tls: listener "+l.Name+" speaks sni, which passes TLS on unread: its backends have the certificates", "remove it, or write protocol: http or tcp to end TLS here")
+	}
 	for i := range l.Routes {
-		m := &l.Routes[i].Match
-		at := &node{pos: l.Routes[i].Pos}
+		r := &l.Routes[i]
+		whole := &node{kind: scalar, pos: r.Pos, width: 1}
 		if routes.kind == list && i < len(routes.items) {
-			at = routes.items[i].at("match")
+			whole = routes.items[i]
 		}
-		if len(m.ALPN) > 0 {
-			d.fault(at.at("alpn"), "a route of an http listener has no alpn", "remove it; http.h2 says whether HTTP/2 is offered")
+		at := whole.at("match")
+		if len(r.Match.ALPN) > 0 && !named {
+			d.fault(at.at("alpn"), "alpn is compared by routes of sni listeners, and listener "+l.Name+" speaks "+l.Protocol, "remove it; http.h2 says whether HTTP/2 is offered")
 		}
-		if len(m.SNI) > 0 && l.TLS == nil && n.at("tls").kind != faulty && n.lacks("tls") {
+		if len(r.Match.SNI) > 0 && !named && l.TLS == nil && n.at("tls").kind != faulty && n.lacks("tls") {
 			d.fault(at.at("sni"), "sni: listener "+l.Name+" has no TLS, so its clients name no server in it", "match host instead, or add tls")
 		}
+		if r.StartTLS != "" && !named {
+			d.fault(whole.at("starttls"), "starttls: postgres is of routes of sni listeners, and listener "+l.Name+" speaks "+l.Protocol, "remove it, or write protocol: sni")
+		}
 	}
+}
+
+// shadowedNames warns of routes of an sni listener whose every name an earlier
+// route takes: exact names are looked at before wildcards, so only equal names count.
+func (l *Listener) shadowedNames(d *decoder) {
+	for i := range l.Routes {
+		r := &l.Routes[i]
+		for j := range i {
+			e := &l.Routes[j]
+			if !sameNames(e.Match.SNI, r.Match.SNI) || e.StartTLS != r.StartTLS && e.StartTLS == "" ||
+				len(e.Match.ALPN) > 0 && (len(r.Match.ALPN) == 0 || !within(r.Match.ALPN, e.Match.ALPN)) {
+				continue
+			}
+			d.warn(&node{pos: r.Pos}, "unreachable_route",
+				"this route is never reached: the one in line "+itoa(e.Pos.Line)+" takes all that it would; remove it, or make the other stricter")
+			break
+		}
+	}
+}
+
+// sameNames reports whether all names of b are among those of a; none are among
+// none alone.
+func sameNames(a, b []string) bool {
+	return (len(a) == 0) == (len(b) == 0) && within(b, a)
+}
+
+func within(part, whole []string) bool {
+	return !slices.ContainsFunc(part, func(s string) bool { return !slices.Contains(whole, s) })
 }
 
 // coversNames reports whether every client that asks for a name of b asks for one

@@ -108,6 +108,9 @@ func (x *explainer) explain(q admin.Question) (admin.Explanation, error) {
 		return admin.Explanation{}, err
 	}
 	q.Listener = d.cfg.Name
+	if d.cfg.Sessions() {
+		return x.session(q, &u, d, client), nil
+	}
 	out := admin.Explanation{Source: x.source, Generation: x.gen.Number, Request: q}
 	text, err := wire(&q, &u)
 	if err != nil {

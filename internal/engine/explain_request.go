@@ -80,7 +80,7 @@ func (x *explainer) choose(name string, u *asked) (*door, error) {
 		if d.cfg.Name == name {
 			return d, nil
 		}
-		secure := d.cfg.TLS != nil
+		secure := d.cfg.TLS != nil || d.cfg.Protocol == "sni"
 		if u.scheme == "" || secure == (u.scheme == "https") {
 			byScheme, only = append(byScheme, d.cfg.Name), d
 			for _, b := range d.bound {

@@ -35,6 +35,8 @@ type streams struct {
 type streamRoutes struct {
 	all  []*l4.Route // in the order of the plan
 	none *l4.Route   // of those that found none
+
+	names *names // of an sni listener; nil for others
 }
 
 func (f *front) newStreams(slot int, c *codecs) *streams {
@@ -91,6 +93,10 @@ func (s *streams) serve(c *netconn.Conn, info *listen.Info) {
 		s.px.Refuse(c, &ci, r.none, message.NoRoute, "")
 		return
 	}
+	if r.names != nil {
+		s.serveNamed(c, &ci, r)
+		return
+	}
 	s.px.Serve(c, &ci, r.all[0], nil)
 }
 
@@ -98,6 +104,7 @@ func (s *streams) serve(c *netconn.Conn, info *listen.Info) {
 // requests: the same pools, keys, series and limits.
 func (e *Engine) buildStreams(g *Generation, l *config.Listener, h *l7.Handler) *streamRoutes {
 	out := &streamRoutes{none: &l4.Route{Listener: l.Name, Protocol: l.Protocol, Series: h.Series, Log: h.Log}}
+	out.names = buildNames(l)
 	for i, t := range h.Targets {
 		out.all = append(out.all, e.buildStream(g, l, &l.Routes[i], t, h.Log))
 	}

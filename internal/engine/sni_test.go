@@ -103,3 +103,71 @@ pools:
 		}
 	}
 }
+
+// TestSessionsByName: TLS goes by its name to servers that end it, a reload sends
+// the next one elsewhere and leaves those that are open alone, and what explain says
+// is what happens.
+func TestSessionsByName(t *testing.T) {
+	ca := weirtest.NewAuthority(t)
+	serve := func(name string) string {
+		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = fmt.Fprint(w, name, " ", r.TLS.ServerName) }))
+		s.TLS = &tls.Config{Certificates: []tls.Certificate{ca.Issue("a.test", "b.test", "x.b.test", "c.test")}}
+		s.StartTLS()
+		t.Cleanup(s.Close)
+		return strings.TrimPrefix(s.URL, "https://")
+	}
+	one, two := serve("one"), serve("two")
+	text := func(rest string) string {
+		return fmt.Sprintf(`admin: {bind: "127.0.0.1:0"}
+listeners:
+  front:
+    bind: "127.0.0.1:0"
+    protocol: sni
+    routes:
+      - {match: {sni: a.test}, pool: one}
+      - {match: {sni: "*.b.test"}, pool: two}
+%spools:
+  one: {backends: ["tcp://%s"]}
+  two: {backends: ["tcp://%s"]}
+`, rest, one, two)
+	}
+	r := start(t, text(""))
+	kept := asking(t, r, ca, "a.test", false)
+	check := func(name, want string) {
+		t.Helper()
+		got, err := asking(t, r, ca, name, false).Get("https://" + name + "/")
+		if err != nil {
+			if want != "" {
+				t.Errorf("%s: %v", name, err)
+			} else if !strings.Contains(err.Error(), "unrecognized name") {
+				t.Errorf("%s: %v", name, err)
+			}
+		} else {
+			_ = got.Body.Close()
+			if want == "" {
+				t.Errorf("%s is served", name)
+			}
+		}
+		e, err := r.Explain(admin.Question{URL: "https://" + name + "/"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if said := e.Pool; (said == nil) != (want == "") || said != nil && said.Name != want {
+			t.Errorf("%s is explained as %+v, %+v", name, said, e.Answer)
+		}
+	}
+	if got := mustGet(t, kept, "https://a.test/"); got.body != "one a.test" {
+		t.Errorf("%+v", got)
+	}
+	check("a.test", "one")
+	check("x.b.test", "two")
+	check("c.test", "")
+	if _, err := r.Reload(parse(t, strings.Replace(text("      - {pool: two}\n"), "a.test}, pool: one", "a.test}, pool: two", 1)), ReloadOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := mustGet(t, kept, "https://a.test/"); got.body != "one a.test" {
+		t.Errorf("after the reload the open connection is answered %+v", got)
+	}
+	check("a.test", "two")
+	check("c.test", "two")
+}

@@ -369,6 +369,9 @@ var records = sync.Pool{New: func() any { return new(observe.Record) }}
 func (p *Proxy) fill(r *observe.Record, rt *Route, ci *Client) {
 	r.ClientIP, r.Start = ci.Peer.Addr(), ci.Began
 	r.TLS, r.Session = ci.Session != nil, ci.Session
+	if r.Session == nil {
+		r.Session = ci.Hello
+	}
 	if ci.Name != "" {
 		r.Host = []byte(ci.Name)
 	}

@@ -25,6 +25,8 @@ type Client struct {
 	// Asked says that the client has asked for TLS by PostgreSQL's SSLRequest, which
 	// was answered: the backend is asked in its place before anything else is sent.
 	Asked bool
+	// Hello is what a log can say of a hello that passes on; nil: there is none.
+	Hello *observe.Session
 	// Session is TLS that was ended here; nil: none.
 	Session *observe.Session
 	// Began is when the connection was accepted; 0: when Serve is called.

@@ -28,7 +28,7 @@ var certificateRules = []Rule{
 	},
 	{
 		Name: "certificate_names", Severity: Warning,
-		Title: "A route's host has no certificate",
+		Title: "A route's host, or server name, has no certificate",
 		Why:   "Clients refuse a connection whose certificate does not name the host they asked for, so the route is never reached over TLS.",
 		Fix:   "Add a certificate for the host to the listener.",
 		find: func(v *view) {
@@ -38,13 +38,16 @@ var certificateRules = []Rule{
 				}
 				seen := map[string]bool{}
 				for i := range l.Routes {
-					host := l.Routes[i].Match.Host
+					host, key := l.Routes[i].Match.Host, "host"
+					if sni := l.Routes[i].Match.SNI; host == "" && len(sni) > 0 {
+						host, key = uncovered(l, leaves, sni), "sni"
+					}
 					if host == "" || seen[host] || slices.Contains(l.TLS.ACME, host) || slices.ContainsFunc(leaves, func(c *x509.Certificate) bool { return names(c, host) }) {
 						continue
 					}
 					seen[host] = true
 					file := "/etc/weir/" + strings.TrimPrefix(host, "*.")
-					v.found(path(at, "routes", i, "match", "host"), "no certificate of listener "+l.Name+" names "+host+", so clients refuse the connection",
+					v.found(path(at, "routes", i, "match", key), "no certificate of listener "+l.Name+" names "+host+", so clients refuse the connection",
 						config.Edit{Path: path(at, "tls", "certificates", len(leaves)), Insert: true, Value: fmt.Sprintf("{cert: %q, key: %q}", file+".crt", file+".key")})
 				}
 			})
@@ -80,6 +83,17 @@ var certificateRules = []Rule{
 			})
 		},
 	},
+}
+
+// uncovered returns the first of a route's server names that no certificate has;
+// empty when there is none.
+func uncovered(l *config.Listener, leaves []*x509.Certificate, sni []string) string {
+	for _, name := range sni {
+		if !slices.Contains(l.TLS.ACME, name) && !slices.ContainsFunc(leaves, func(c *x509.Certificate) bool { return names(c, name) }) {
+			return name
+		}
+	}
+	return ""
 }
 
 // certificates calls f for each listener with TLS and the first certificate of

@@ -62,6 +62,12 @@ func appendKeys(b []byte, r *Record, query bool) ([]byte, bool) {
 	}
 	if r.Session != nil {
 		b = text(b, `,"client_cert":"`, r.Session.ClientCert, maxLogText, &cut)
+		if r.Protocol != "" {
+			b = text(b, `,"sni":"`, r.Session.Name, maxLogText, &cut)
+		}
+		if r.Session.ECH {
+			b = append(b, `,"ech":true`...)
+		}
 	}
 	if r.Protocol == "" {
 		b = append(b, `,"status":`...)

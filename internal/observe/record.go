@@ -77,6 +77,9 @@ type Session struct {
 	Version, Suite uint16 // as crypto/tls numbers them; 0: unknown
 	Resumed        bool
 	Name           string // the server name that the client asked for, in lower case; empty: none
+	// ECH says that its hello may hide another name: a hint, see package clienthello.
+	// It is known of TLS that passes on unread alone.
+	ECH bool
 	// ClientCert is the subject of the certificate that the client showed, verified;
 	// ClientCertHash the SHA-256 of the certificate, in hexadecimal. Empty: none.
 	ClientCert, ClientCertHash string
