@@ -236,10 +236,11 @@ func (c *ClientConn) serve() {
 	}()
 	var err error
 	for err == nil {
-		err = c.readFrame()
-		var sf *streamFault
-		if errors.As(err, &sf) {
-			err = c.resetStream(sf.stream, sf.code, badAnswer("malformed frame"))
+		if err = c.readFrame(); err != nil {
+			var sf *streamFault
+			if errors.As(err, &sf) {
+				err = c.resetStream(sf.stream, sf.code, badAnswer("malformed frame"))
+			}
 		}
 	}
 	c.end(err)

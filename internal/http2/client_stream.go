@@ -89,7 +89,7 @@ func (c *ClientConn) newStream() *ClientStream {
 func (s *ClientStream) dieLocked(why error) {
 	switch {
 	case s.dead != nil:
-	case s.remote && s.final && why != errCut:
+	case s.remote && s.final && !errors.Is(why, errCut):
 		if s.noWrite == nil {
 			s.noWrite = why
 		}

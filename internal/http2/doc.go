@@ -25,6 +25,16 @@
 //	server_answer.go the same: the answer
 //	server_tunnel.go WebSocket over a stream (RFC 8441)
 //
+// The calling half is
+//
+//	client.go         a connection: its start, life and end
+//	client_frames.go  what frames of a backend do
+//	client_head.go    heads and trailers of answers
+//	client_request.go a stream as an Upstream: the request
+//	client_stream.go  the same: the answer
+//
+// and input.go, output.go are what the connections of both read and write with.
+//
 // # Goroutines
 //
 // One per connection reads frames, one per stream, of a reused set, serves the

@@ -113,10 +113,11 @@ func (c *conn) serve(ahead []byte) {
 	c.hello()
 	err := c.readPreface()
 	for err == nil {
-		err = c.readFrame()
-		var sf *streamFault
-		if errors.As(err, &sf) {
-			err = c.resetStream(sf.stream, sf.code)
+		if err = c.readFrame(); err != nil {
+			var sf *streamFault
+			if errors.As(err, &sf) {
+				err = c.resetStream(sf.stream, sf.code)
+			}
 		}
 	}
 	c.end(err)

@@ -55,6 +55,7 @@ type ServerStream struct {
 	receiver
 	dead    error // why the stream is over before both halves were ended
 	bad     *http1.Error
+	paused  bool // ReadBody does not wait
 	asked   bool // the client waits for 100 Continue
 	onLeave func()
 }
@@ -82,7 +83,7 @@ func (c *conn) newStream(o opening) *ServerStream {
 	s.cancelled.Store(false)
 	s.sent.Store(0)
 	s.id, s.remote, s.local, s.dead, s.bad, s.unwanted = o.stream, o.end, false, nil, nil, false
-	s.asked, s.sized, s.expect, s.received = false, false, 0, 0
+	s.paused, s.asked, s.sized, s.expect, s.received = false, false, false, 0, 0
 	s.window, s.send = newRecvWindow(c.window), sendWindow(c.initial)
 	s.queued, s.onLeave = false, nil
 	drain(s.readWake)
@@ -314,7 +315,7 @@ func (s *ServerStream) ReadBody() ([]byte, error) {
 			return nil, s.bad
 		case s.remote:
 			return nil, io.EOF
-		case s.cancelled.Load():
+		case s.cancelled.Load(), s.paused:
 			return nil, errCancelled
 		}
 		if s.asked {
@@ -380,6 +381,20 @@ func (s *ServerStream) CancelRead() {
 	s.unwanted = true
 	s.conn.mu.Unlock()
 	s.cancelled.Store(true)
+	s.wakeReader()
+}
+
+// PauseRead makes a ReadBody that waits, and those that would, return an error,
+// until ResumeRead. Nothing is lost by it.
+func (s *ServerStream) PauseRead() { s.pause(true) }
+
+// ResumeRead takes PauseRead back.
+func (s *ServerStream) ResumeRead() { s.pause(false) }
+
+func (s *ServerStream) pause(v bool) {
+	s.conn.mu.Lock()
+	s.paused = v
+	s.conn.mu.Unlock()
 	s.wakeReader()
 }
 

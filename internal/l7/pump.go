@@ -27,7 +27,7 @@ func (e *exchange) startPump() {
 	}
 	if !b.pumped {
 		b.pumped = true
-		b.mayKeep = e.worthKeeping()
+		b.mayKeep = e.worthKeeping() || e.mayBeRefused()
 		b.keeping = b.mayKeep
 		b.retain(b.first, e.mayRetain(len(b.first)))
 		b.first = nil
@@ -195,6 +195,13 @@ func (b *body) clientFault() Failure {
 	return Failure{}
 }
 
+// pauser is a Downstream of which a ReadBody that waits can be interrupted for a
+// while: until ResumeRead it returns an error instead of waiting. Nothing is lost.
+type pauser interface {
+	PauseRead()
+	ResumeRead()
+}
+
 // haltPump ends the pump of a failed attempt and keeps what it read. It waits
 // for the client's next piece, if one is being read.
 func (e *exchange) haltPump() {
@@ -206,7 +213,14 @@ func (e *exchange) haltPump() {
 	if e.up != nil {
 		e.up.Cut()
 	}
+	p, ok := e.d.(pauser)
+	if ok {
+		p.PauseRead()
+	}
 	b.join()
+	if ok {
+		p.ResumeRead()
+	}
 }
 
 // stopPump ends the pump for good at the end of an exchange.

@@ -205,6 +205,9 @@ func (r *rig) Attach(b *balance.Backend) any {
 	u := upstream.NewTarget(o)
 	r.targets = append(r.targets, u)
 	t := OverHTTP1(u)
+	if o.Protocol != upstream.HTTP1 {
+		t = OverHTTP2(u)
+	}
 	if r.wrap != nil {
 		t = r.wrap(t)
 	}

@@ -74,35 +74,31 @@ func (t *Target) GetStream(now balance.Instant, unsafe bool, header []byte) *htt
 
 // openStream is GetStream under mu, not counted.
 func (t *Target) openStream(now balance.Instant, unsafe bool, header []byte) *http2.ClientStream {
-	for {
-		var best *Conn
-		for _, c := range t.mux.conns {
-			switch {
-			case c.mux.Room() <= 0 || c.header != string(header):
-			case c.dies != 0 && now >= c.dies, c.epoch != t.set.Load().epoch, t.moved(c):
-				c.mux.Retire()
-			case unsafe && t.mux.rude && c.mux.IdleFor(now) > c.unsafeFor(t.set.Load().ReuseUnsafeWithin, t.learner.timeout(now)):
-			case best == nil || c.mux.Streams() < best.mux.Streams():
-				best = c
-			}
+	best := -1
+	for i, c := range t.mux.conns {
+		switch {
+		case c.mux.Room() <= 0 || c.header != string(header):
+		case c.dies != 0 && now >= c.dies, c.epoch != t.set.Load().epoch, t.moved(c):
+			c.mux.Retire()
+		case unsafe && t.mux.rude && c.mux.IdleFor(now) > c.unsafeFor(t.set.Load().ReuseUnsafeWithin, t.learner.timeout(now)):
+		case best < 0 || c.mux.Streams() < t.mux.conns[best].mux.Streams():
+			best = i
 		}
-		if best == nil {
-			return nil
-		}
-		if s := best.mux.Open(now); s != nil {
-			return s
-		}
-		// It does not answer PING, or has just lost its room: not this one.
-		i := slices.Index(t.mux.conns, best)
-		t.mux.conns[i], t.mux.conns[0] = t.mux.conns[0], t.mux.conns[i]
-		return t.openBeside(now, header)
 	}
+	if best < 0 {
+		return nil
+	}
+	if s := t.mux.conns[best].mux.Open(now); s != nil {
+		return s
+	}
+	// It does not answer PING, or has just lost its room: not this one.
+	return t.openBeside(now, header, best)
 }
 
-// openBeside opens an exchange on any connection but the first one.
-func (t *Target) openBeside(now balance.Instant, header []byte) *http2.ClientStream {
-	for _, c := range t.mux.conns[1:] {
-		if c.header != string(header) || c.mux.Room() <= 0 {
+// openBeside opens an exchange on any connection but one.
+func (t *Target) openBeside(now balance.Instant, header []byte, but int) *http2.ClientStream {
+	for i, c := range t.mux.conns {
+		if i == but || c.header != string(header) || c.mux.Room() <= 0 {
 			continue
 		}
 		if s := c.mux.Open(now); s != nil {
