@@ -11,6 +11,7 @@ import (
 	"github.com/weirlb/weir/internal/config"
 	"github.com/weirlb/weir/internal/inputfile"
 	"github.com/weirlb/weir/internal/l7"
+	"github.com/weirlb/weir/pool"
 )
 
 // stickyKeys are what the cookies of a pool are signed with.
@@ -76,4 +77,34 @@ func (p *livePool) stickyOf(cfg *config.Pool) *l7.Sticky {
 		opt.SameSite = strings.ToUpper(c.SameSite[:1]) + c.SameSite[1:]
 	}
 	return l7.NewSticky(opt, p.sessions)
+}
+
+// cookieInWords says which backend the cookie of a request names, and what becomes
+// of that; empty where sessions are not kept.
+func cookieInWords(told *l7.Explained, e *pool.Explanation) string {
+	switch {
+	case told.Cookie == "":
+		return ""
+	case !told.Told:
+		return "the request has no cookie " + told.Cookie + ", so it begins a session, with a cookie, where it is placed"
+	case told.Ask.Prefer == 0:
+		return "the cookie " + told.Cookie + " names no backend of the pool: it is damaged, made with another key or for another pool, or its backend has left; the request begins a session anew"
+	}
+	for i := range e.Candidates {
+		c := &e.Candidates[i]
+		if c.Backend.Hash() != told.Ask.Prefer {
+			continue
+		}
+		says := "the cookie " + told.Cookie + " names " + c.Backend.ID()
+		switch {
+		case c.Chance >= 1 && e.Snapshot.Backends[i].Sessions:
+			return says + ", which drains and keeps its sessions for now, so the request goes there"
+		case c.Chance >= 1:
+			return says + ", and the request goes there"
+		case c.Why != "":
+			return says + ", which gets none of its requests now (" + c.Why + "): the request is placed anew, and the cookie rewritten"
+		}
+		return says + ", which may not be free: then the request is placed anew, and the cookie rewritten"
+	}
+	return ""
 }

@@ -5,6 +5,7 @@ package l7
 import (
 	"io"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -141,10 +142,17 @@ func TestNoAllocations(t *testing.T) {
 		s.answer = []byte("HTTP/1.1 200 OK\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\nContent-Length: 5\r\n" +
 			"Endpoint-Load-Metrics: TEXT cpu_utilization=0.35,application_utilization=0.5\r\n\r\nhello")
 	}
+	sessions := NewSessions("app")
+	sessions.SetMembers(stickyBackends("a", "b", "c"))
+	sessions.SetKeys([][]byte{stickyKeyA, stickyKeyB})
+	sticky := func(rt *Route, _ *memoryServer) { rt.Sticky = NewSticky(StickyOptions{Name: "c"}, sessions) }
+	session := strings.Replace(browser, "c=d", "c="+valueOf(sessions, stickyBackends("b")[0], 0)+"; e=f", 1)
 	for name, run := range map[string]func(){
-		"key, load": memoryRig(t, "GET /a/b?c=d HTTP/1.1\r\n"+browser+"\r\n", "", keyed),
-		"get":       memoryRig(t, "GET /a/b?c=d HTTP/1.1\r\n"+browser+"\r\n", ""),
-		"post":      memoryRig(t, "POST /a HTTP/1.1\r\n"+browser+"Content-Length: 5\r\n\r\n", "hello"),
+		"session":     memoryRig(t, "GET / HTTP/1.1\r\n"+session+"\r\n", "", sticky),
+		"new session": memoryRig(t, "GET / HTTP/1.1\r\n"+browser+"\r\n", "", sticky),
+		"key, load":   memoryRig(t, "GET /a/b?c=d HTTP/1.1\r\n"+browser+"\r\n", "", keyed),
+		"get":         memoryRig(t, "GET /a/b?c=d HTTP/1.1\r\n"+browser+"\r\n", ""),
+		"post":        memoryRig(t, "POST /a HTTP/1.1\r\n"+browser+"Content-Length: 5\r\n\r\n", "hello"),
 	} {
 		for range 100 {
 			run()
@@ -155,6 +163,26 @@ func TestNoAllocations(t *testing.T) {
 		if n := testing.AllocsPerRun(1000, run); n != 0 {
 			t.Errorf("%s: %v allocations", name, n)
 		}
+	}
+}
+
+// BenchmarkSticky is an exchange of a session, and one that begins a session.
+func BenchmarkSticky(b *testing.B) {
+	sessions := NewSessions("app")
+	sessions.SetMembers(stickyBackends("a", "b", "c"))
+	sessions.SetKeys([][]byte{stickyKeyA, stickyKeyB})
+	sticky := func(rt *Route, _ *memoryServer) {
+		rt.Sticky = NewSticky(StickyOptions{Name: "c", TTL: time.Hour}, sessions)
+	}
+	value := valueOf(sessions, stickyBackends("b")[0], time.Now().Unix())
+	for name, fields := range map[string]string{"kept": strings.Replace(browser, "c=d", "c="+value, 1), "new": browser} {
+		b.Run(name, func(b *testing.B) {
+			run := memoryRig(b, "GET /a/b?c=d HTTP/1.1\r\n"+fields+"\r\n", "", sticky)
+			b.ReportAllocs()
+			for b.Loop() {
+				run()
+			}
+		})
 	}
 }
 

@@ -33,6 +33,10 @@ type Explained struct {
 	// Replayable says that the method and the fields allow to send the request
 	// again after bytes of it were sent, provided that its content is at hand.
 	Replayable bool
+	// Cookie is the name of the cookie that keeps sessions, empty where none does;
+	// Told says that the request has one. Ask.Prefer is the backend that it names.
+	Cookie string
+	Told   bool
 	// Hedgeable says that the method and the fields allow a second attempt beside
 	// one without an answer.
 	Hedgeable bool
@@ -65,6 +69,9 @@ func (h *Handler) Explain(r *message.Request, ci *ClientInfo) Explained {
 	}
 	e.shape()
 	e.body.whole = r.Body == message.NoBody
+	if s := out.Route.Sticky; s != nil {
+		out.Cookie, out.Told = s.Name(), e.sticky.told
+	}
 	out.Client, out.Ask, out.Replayable, out.Hedgeable = e.client, e.breq, e.repeatable(), e.hedgeable()
 	if out.Route.Weir {
 		e.rec.Attempts = 1
