@@ -89,15 +89,19 @@ func waitPredecessor(ctx context.Context, client *admin.Client, u *admin.Upgrade
 		switch {
 		case err != nil:
 			return err
+		case s.PID == u.Previous.PID && s.Successor != nil && s.Successor.PID == u.PID:
+			// It drains, and still answers on the connection that asked for the upgrade.
+			client.Close()
+			s.Predecessor = nil
 		case s.PID != u.PID:
 			return fmt.Errorf("process %d serves: the new one has ended, its output says why", s.PID)
 		case s.Predecessor == nil || s.Predecessor.PID != u.Previous.PID:
 			say("process %d has ended", u.Previous.PID)
 			return nil
 		}
-		if n := s.Predecessor.Connections; n != last {
-			last = n
-			say("process %d still has %s", u.Previous.PID, count(n, "connection"))
+		if s.Predecessor != nil && s.Predecessor.Connections != last {
+			last = s.Predecessor.Connections
+			say("process %d still has %s", u.Previous.PID, count(last, "connection"))
 		}
 		select {
 		case <-tick.C:
