@@ -202,6 +202,9 @@ func (x *explainer) pool(out *admin.Explanation, p *livePool, rt *l7.Route, told
 	if said := adaptiveInWords(&e.Snapshot.Adaptive, ask.Priority); said != "" {
 		out.Pool.Reasoning = append([]string{said}, out.Pool.Reasoning...)
 	}
+	if said := cookieInWords(told, &e); said != "" {
+		out.Pool.Reasoning = append([]string{said}, out.Pool.Reasoning...)
+	}
 	from, _ := p.find.sources()
 	for i := range out.Pool.Candidates {
 		out.Pool.Candidates[i].Source = from[out.Pool.Candidates[i].ID]
