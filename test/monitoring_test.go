@@ -78,6 +78,7 @@ var promised = map[string]string{
 	"weir_acme_orders_total":                       "outcome",
 	"weir_tls_handshakes_total":                    "listener outcome",
 	"weir_tls_handshakes_in_progress":              "listener",
+	"weir_proxy_headers_total":                     "listener outcome",
 	"weir_certificate_expiry_timestamp_seconds":    "listener name",
 }
 

@@ -58,7 +58,7 @@ listeners:
       - {name: ejects, match: {path_prefix: /ejects}, pool: ejects}
       - {name: found, match: {path_prefix: /found}, pool: found}
       - {name: live, match: {path_prefix: /ws}, pool: live}
-  secure: {bind: %q, pool: app, tls: {certificates: [{cert: %s, key: %s}]}}
+  secure: {bind: %q, pool: app, proxy_protocol: {mode: required, from: [192.0.2.0/24]}, tls: {certificates: [{cert: %s, key: %s}]}}
   lines: {bind: "%[10]s", protocol: tcp, pool: lines}
 pools:
   lines: {backends: ["tcp://%[11]s"]}

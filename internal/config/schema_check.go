@@ -58,7 +58,7 @@ var findingNames = []string{
 	"ewma_unused", "fall_1", "forwards_to_self", "front_blind", "front_detection", "front_idle", "front_untrusted",
 	"grace_short", "hash_client_ip", "hash_unbounded", "hash_unused", "insecure_skip_verify",
 	"keepalive_long", "localhost", "maglev_table", "max_ejected_all", "panic_off", "passive_off", "ports",
-	"priority_unused", "probe_timeout", "retry_layers", "retry_when", "ring_nodes", "same_address", "shutdown_delay", "single_backend",
+	"priority_unused", "probe_timeout", "proxy_optional", "retry_layers", "retry_when", "ring_nodes", "same_address", "send_proxy_cost", "shutdown_delay", "single_backend",
 	"slow_clients", "slow_start_off", "sni_default", "sni_ech", "sni_host", "sni_overlap", "sticky_load", "sticky_name", "sticky_secure", "sticky_unsigned",
 	"subset_unused", "timeout_off", "timeouts_nest", "tls_server_name", "tls_unused", "trust_everyone",
 	"unreachable_route", "unused_pool", "weight_0", "zone_unused",

@@ -149,6 +149,7 @@ func checkPoolTLS(d *decoder, n *node, t *PoolTLS) {
 // endPool checks what lies across the keys of a pool.
 func endPool(d *decoder, key, n *node, p *Pool) {
 	checkRebalance(d, n, p)
+	checkSendProxy(d, n, p)
 	given := n.get("backends")
 	listed := given != nil && given.value.kind == list
 	if p.Discover != nil {

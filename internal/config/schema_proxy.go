@@ -40,6 +40,25 @@ func checkProxyProtocol(d *decoder, n *node, l *Listener) {
 	}
 }
 
+// checkSendProxy: a connection that many clients' requests share cannot begin with
+// the name of one.
+func checkSendProxy(d *decoder, n *node, p *Pool) {
+	if p.SendProxyProtocol == "" {
+		return
+	}
+	const fix = "remove send_proxy_protocol, or speak HTTP/1.1 to them: http:// or https:// without upstream.h2"
+	if p.Upstream.H2 {
+		d.fault(n.at("send_proxy_protocol"), "send_proxy_protocol and upstream.h2 do not go together: connections of HTTP/2 are shared between clients", fix)
+	}
+	for i := range p.Backends {
+		switch scheme, _, _ := strings.Cut(p.Backends[i].URL, "://"); scheme {
+		case "h2c", "grpc", "grpcs":
+			d.fault(n.at("send_proxy_protocol"), "send_proxy_protocol and "+scheme+" backends do not go together: connections of HTTP/2 are shared between clients", fix)
+			return
+		}
+	}
+}
+
 // sendProxyField is a pool's send_proxy_protocol.
 var sendProxyField = key("send_proxy_protocol", "off", choice([]string{"v1", "v2"}), func(p *Pool) *string { return &p.SendProxyProtocol },
 	"the PROXY header that a connection to a backend begins with, which names the client. Connections are then of one client each, and probes say LOCAL or their own address").off("off", "")

@@ -205,6 +205,10 @@ func (x *explainer) pool(out *admin.Explanation, p *livePool, rt *l7.Route, told
 	if said := cookieInWords(told, &e); said != "" {
 		out.Pool.Reasoning = append([]string{said}, out.Pool.Reasoning...)
 	}
+	if rt.ProxyHeader != 0 {
+		out.Pool.Reasoning = append(out.Pool.Reasoning,
+			fmt.Sprintf("connections begin with a PROXY header of version %d, which names the client, and serve nobody else", rt.ProxyHeader))
+	}
 	from, _ := p.find.sources()
 	for i := range out.Pool.Candidates {
 		out.Pool.Candidates[i].Source = from[out.Pool.Candidates[i].ID]

@@ -96,13 +96,9 @@ type target struct {
 	probe     atomic.Pointer[probe.Target]
 }
 
-// For implements l7.Introducing.
-func (t *target) For(header []byte) l7.Target {
-	if i, ok := t.Target.(l7.Introducing); ok {
-		return i.For(header)
-	}
-	return t.Target
-}
+// For implements l7.Introducing. HTTP/2 would put many clients on one connection:
+// backends of HTTP/1.1 are all that a plan lets begin with a header.
+func (t *target) For(header []byte) l7.Target { return l7.OverHTTP1(t.up).(l7.Introducing).For(header) }
 
 func (t *target) connections() int64 { return int64(t.up.Stats().Open) }
 

@@ -23,10 +23,11 @@ import (
 )
 
 var (
-	errAborted  = errors.New("no longer wanted")
-	errMaxConns = errors.New("as many connections as allowed are open")
-	errReserved = errors.New("the descriptors left are reserved for administration and checks")
-	errNoSource = errors.New("no source address of the destination's family")
+	errAborted      = errors.New("no longer wanted")
+	errMaxConns     = errors.New("as many connections as allowed are open")
+	errReserved     = errors.New("the descriptors left are reserved for administration and checks")
+	errHeaderShared = errors.New("a connection of HTTP/2, which clients share, cannot begin with the PROXY header of one")
+	errNoSource     = errors.New("no source address of the destination's family")
 )
 
 // Dial makes a fresh connection within the connect and TLS timeouts and the
@@ -39,11 +40,14 @@ func (t *Target) Dial(now, deadline balance.Instant, abort <-chan struct{}) (*Co
 // DialFor is Dial of a connection that begins with a PROXY header, before TLS; nil:
 // with none.
 func (t *Target) DialFor(now, deadline balance.Instant, abort <-chan struct{}, header []byte) (*Conn, error) {
+	o := t.set.Load()
+	if len(header) > 0 && o.Protocol != HTTP1 {
+		return nil, &DialError{Kind: Refused, Addr: o.Address, Err: errHeaderShared}
+	}
 	c, err := t.fetch(now, deadline, abort, header)
 	if err != nil {
 		return nil, err
 	}
-	o := t.set.Load()
 	if err := t.speak(c, o, earlier(deadline, clock.Now(), o.TLSTimeout)); err != nil {
 		t.failed.Add(1)
 		_ = c.nc.Close() // the error of the greeting is the one that counts
