@@ -65,7 +65,10 @@ func (h *half) late(now balance.Instant) error {
 	case t.ends != 0 && now >= t.ends:
 		t.claimed()
 		t.end(observe.TunnelByAge, TunnelWait)
-	case t.idle > 0 && now.Sub(balance.Instant(t.last.Load())) >= t.idle:
+	case t.idleFor() <= 0 || now.Sub(balance.Instant(t.last.Load())) < t.idleFor():
+	case t.left.Load():
+		return errLeft
+	default:
 		t.claimed()
 		t.end(observe.TunnelByIdle, TunnelWait)
 	}

@@ -41,6 +41,7 @@ type tunnel struct {
 
 	last    atomic.Int64  // balance.Instant of the last byte either way
 	why     atomic.Uint32 // observe.TunnelCause
+	left    atomic.Bool   // one of the peers has ended its half without a Close frame
 	closing atomic.Bool   // the client has begun to close by itself, and that was passed on
 	told    atomic.Bool   // a Close frame of weir's has gone to the client
 	middle  atomic.Int64  // when what was not answered is not waited for
@@ -66,8 +67,17 @@ func (e *tunnelError) Error() string {
 
 func (e *tunnelError) Unwrap() error { return e.err }
 
-// errOver ends a half that has nothing more to do.
-var errOver = errors.New("this half is over")
+// errOver ends a half that has nothing more to do, errLeft the one whose receiver
+// has left.
+var (
+	errOver = errors.New("this half is over")
+	errLeft = errors.New("the other peer has left")
+)
+
+// leftIdle is how long the half that is left may be without a byte. A WebSocket
+// has no half-close: whoever ends its half without a Close frame is gone, or soon,
+// but a peer that never notices would hold the tunnel for as long as it may idle.
+const leftIdle = 10 * time.Second
 
 // half is one direction of a tunnel. It belongs to the goroutine that moves it.
 type half struct {
@@ -169,7 +179,9 @@ func (h *half) run(ahead []byte) error {
 				return nil
 			}
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			err = h.late(clock.Now())
+			if err = h.late(clock.Now()); errors.Is(err, errLeft) {
+				return nil
+			}
 		}
 	}
 	if h.t.ending() {
@@ -261,22 +273,35 @@ func (h *half) end() error {
 		}
 		return nil
 	}
+	h.t.last.Store(int64(clock.Now()))
+	h.t.left.Store(true)
 	if err := h.dst.CloseWrite(); err != nil {
 		return &tunnelError{client: !h.up, write: true, err: err}
 	}
+	h.dst.SetReadDeadline(1) // the other half looks again
 	return nil
+}
+
+// idleFor is how long the tunnel may be without a byte; 0: without bound.
+func (t *tunnel) idleFor() time.Duration {
+	if t.left.Load() && (t.idle == 0 || t.idle > leftIdle) {
+		return leftIdle
+	}
+	return t.idle
 }
 
 // arm bounds both waits: by the idle time and the greatest age, or by the end
 // that weir was asked to make.
 func (h *half) arm() {
 	t := h.t
-	if !t.ending() {
-		last := balance.Instant(t.last.Load())
-		h.src.SetReadDeadline(earliest(after(last, t.idle), t.ends))
+	// What is set may overrule what the other half or the end has set: look after
+	// setting.
+	for again := !t.ending(); again; {
+		last, idle := balance.Instant(t.last.Load()), t.idleFor()
+		h.src.SetReadDeadline(earliest(after(last, idle), t.ends))
 		h.dst.SetWriteDeadline(after(last, t.idle))
+		again = t.idleFor() != idle
 	}
-	// What was set may overrule what the end has set: look after setting.
 	for t.ending() {
 		cut, middle := balance.Instant(t.cut.Load()), balance.Instant(t.middle.Load())
 		by := cut

@@ -144,6 +144,30 @@ func TestTunnelEnds(t *testing.T) {
 	}
 }
 
+// TestTunnelLeft: a peer that ends its half and a peer that does not notice hold
+// no tunnel for as long as it may idle.
+func TestTunnelLeft(t *testing.T) {
+	for _, first := range []string{"client", "backend"} {
+		t.Run(first, func(t *testing.T) {
+			p := openTunnel(t, edit(func(r *rig) { r.rt.Timeouts.TunnelIdle = 200 * time.Millisecond }))
+			leaves, stays := p.client, p.server
+			if first == "backend" {
+				leaves, stays = stays, leaves
+			}
+			leaves.CloseWrite()
+			if rest, err := stays.End(); rest != "" || err != nil {
+				t.Errorf("the other one got %q, %v", rest, err)
+			}
+			stays.Send("x") // it may still say something
+			if got, err := leaves.Bytes(1); got != "x" {
+				t.Errorf("who has left got %q, %v", got, err)
+			}
+			p.want(101, message.OK, true)
+			eventually(t, "no tunnel is left", func() bool { return p.x.Tunnels().Open() == 0 })
+		})
+	}
+}
+
 // TestTunnelBroken checks that the record names the side that broke a tunnel,
 // and that the client's socket notices a host that is gone.
 func TestTunnelBroken(t *testing.T) {
