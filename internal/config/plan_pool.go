@@ -40,10 +40,10 @@ type Pool struct {
 	OnBroken  string
 	Rebalance *Rebalance // of tunnels; nil: off
 	Sticky    *Sticky    // nil: requests are placed one by one
-	// Weir says that the backends are weirs, which are told the number of each
 	// SendProxyProtocol is the version of the PROXY header that connections to
 	// backends begin with: v1 or v2; empty: none.
 	SendProxyProtocol string
+	// Weir says that the backends are weirs, which are told the number of each
 	// attempt (S6).
 	Weir bool
 }

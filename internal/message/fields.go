@@ -60,7 +60,7 @@ const (
 	GRPCTimeout  // grpc-timeout
 	GRPCStatusOf // grpc-status
 	GRPCPushback // grpc-retry-pushback-ms
-	fieldIDs // number of ids
+	fieldIDs     // number of ids
 )
 
 // Field is one field line: offsets into the text of its Fields, and what is
