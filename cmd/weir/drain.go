@@ -174,11 +174,11 @@ func waitEmpty(ctx context.Context, client *admin.Client, pool, id string, progr
 		if b.Admin == "enabled" {
 			return b, fmt.Errorf("%s/%s was enabled meanwhile", pool, id)
 		}
-		if b.InFlight == 0 {
+		if b.InFlight == 0 && (b.Drain == nil || !b.Drain.Sessions) {
 			progress("is empty" + wasCut(&b))
 			return b, nil
 		}
-		if now := inFlight(&b); now != last {
+		if now := inFlight(&b); now != last && now != "" {
 			last = now
 			progress("still has" + now)
 		}

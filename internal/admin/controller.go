@@ -249,6 +249,9 @@ type Drain struct {
 	DeadlineS float64 `json:"deadline_s"` // seconds until what is left is given up; 0: over, negative: none
 	Done      bool    `json:"done"`
 	Cut       int64   `json:"cut,omitempty"` // requests that were in flight at the deadline, and were cut
+	// Sessions says that requests of its sticky sessions still come, so that it is
+	// not done while nothing is in flight.
+	Sessions bool `json:"sessions,omitempty"`
 }
 
 // Patch is what the operator changes about a backend.

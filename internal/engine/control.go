@@ -278,7 +278,7 @@ func backendView(b *pool.BackendSnapshot, now balance.Instant) admin.Backend {
 		out.Override = overrideView(&o, b.NominalWeight, b.OverriddenSince(), now)
 	}
 	if b.Draining {
-		d := &admin.Drain{InFlight: b.InFlight, DeadlineS: -1, Done: b.InFlight == 0, Cut: b.DrainCut}
+		d := &admin.Drain{InFlight: b.InFlight, DeadlineS: -1, Done: b.InFlight == 0 && !b.Sessions, Cut: b.DrainCut, Sessions: b.Sessions}
 		if b.DrainDeadline != 0 {
 			d.DeadlineS = max(b.DrainDeadline.Sub(now).Seconds(), 0)
 		}
