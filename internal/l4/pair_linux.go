@@ -3,6 +3,7 @@
 package l4
 
 import (
+	"errors"
 	"sync"
 	"syscall"
 	"time"
@@ -183,15 +184,12 @@ func (l *loop) copy(p *pair, from side) int {
 		p.failed = end{how: endForged, side: client}
 		return 0
 	}
-	switch {
-	case n == chunk:
+	if n == chunk {
 		if h.bulk >= 0 {
 			h.bulk++
 		}
-	default:
-		if h.bulk > 0 {
-			h.bulk = 0
-		}
+	} else {
+		h.bulk = min(h.bulk, 0)
 		if !h.unsure {
 			h.readable = false // the next byte makes an event
 		}
@@ -326,9 +324,7 @@ func (l *loop) passEnd(p *pair, from side) {
 	h.fin = true
 	if err := unix.Shutdown(int(p.fd[1-from]), unix.SHUT_WR); err != nil {
 		var errno syscall.Errno
-		if e, ok := err.(syscall.Errno); ok {
-			errno = e
-		}
+		errors.As(err, &errno) // 0 is an error without a number
 		p.fail(1-from, errno)
 	}
 }

@@ -316,7 +316,7 @@ func (o *opening) join(server *netconn.Conn) error {
 		s.pair.over = true
 		s.pair.close(end{how: endTold})
 		s.over(end{how: endTold}, 0, 0)
-		return nil
+		return nil //nolint:nilerr // the session has ended, and said so
 	}
 	if s.why.Load() != uint32(observe.TunnelByPeer) || s.cut() {
 		loop.end(&s.pair) // told between the two

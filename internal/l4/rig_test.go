@@ -50,12 +50,11 @@ type rig struct {
 	open   atomic.Int64 // client connections that were not given back
 	leases uint64
 
-	mu       sync.Mutex
-	targets  []*upstream.Target
-	bugs     []string
-	known    map[*Session]bool
-	records  chan observe.Record
-	outcomes []string
+	mu      sync.Mutex
+	targets []*upstream.Target
+	bugs    []string
+	known   map[*Session]bool
+	records chan observe.Record
 }
 
 // newRig starts one. edit may change what is not in use yet.

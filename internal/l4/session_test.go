@@ -5,6 +5,7 @@ package l4
 import (
 	"bytes"
 	"crypto/sha256"
+	"errors"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -377,7 +378,7 @@ func TestSlowReaderIsNotIdle(t *testing.T) {
 	for buf := make([]byte, 64<<10); ; time.Sleep(20 * time.Millisecond) {
 		n, err := c.Read(buf)
 		total += n
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
