@@ -269,6 +269,12 @@ func (p *page) failing(e *admin.Explanation) {
 			next = append(next, text)
 		}
 		p.wrapped("  next:       ", strings.Join(next, ", "))
+		if kept := e.Pool.Kept; len(kept) > 0 {
+			if len(kept) > 8 {
+				kept = append(slices.Clone(kept[:8]), fmt.Sprintf("%d more", len(e.Pool.Kept)-8))
+			}
+			p.wrapped("              ", "when nothing was sent, rather one to which a connection is open: "+strings.Join(kept, ", "))
+		}
 	}
 	groups := map[string][]string{}
 	order := []string{"redispatch", "retry"}

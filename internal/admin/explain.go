@@ -139,6 +139,10 @@ type ExplainedPool struct {
 	Draws int               `json:"draws"`
 	After string            `json:"after,omitempty"` // the backend whose failure next is about
 	Next  []ExplainedChance `json:"next,omitempty"`
+	// Kept are the other candidates to which a connection is open and idle. A request
+	// without a key of which nothing was sent goes to one of them rather than to a
+	// next backend without.
+	Kept []string `json:"kept,omitempty"`
 }
 
 // ExplainedTier is one tier.

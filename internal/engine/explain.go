@@ -216,6 +216,9 @@ func (x *explainer) pool(out *admin.Explanation, p *livePool, rt *l7.Route, told
 			out.Pool.Candidates[i].Tunnels = int64(f.tunnels.On(e.Snapshot.Backends[i].Backend))
 		}
 	}
+	if !ask.HasKey {
+		out.Pool.Kept = keptElsewhere(&e)
+	}
 	if cfg := x.gen.Plan.Pool(rt.PoolName); e.Keyed && cfg != nil {
 		out.Pool.Key = keyInWords(cfg)
 		if ask.HasKey {

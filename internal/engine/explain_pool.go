@@ -36,6 +36,21 @@ func poolInWords(name string, e *pool.Explanation) *admin.ExplainedPool {
 	return out
 }
 
+// keptElsewhere lists the candidates beside the first to which there is an idle
+// connection.
+func keptElsewhere(e *pool.Explanation) (ids []string) {
+	for i := range e.Candidates {
+		b := e.Snapshot.Backends[i].Backend
+		if !e.Candidates[i].Candidate || b == e.After {
+			continue
+		}
+		if t := targetOf(b); t != nil && t.up.Stats().Idle > 0 {
+			ids = append(ids, b.ID())
+		}
+	}
+	return ids
+}
+
 // tiers puts down what is asked first, and the reasoning of whoever is.
 func tiers(out *admin.ExplainedPool, e *pool.Explanation) {
 	pickers := 0

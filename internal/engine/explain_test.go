@@ -244,7 +244,8 @@ func compare(x *admin.Explanation, status int, served, dead string) (what string
 	}
 	at := slices.IndexFunc(x.Pool.Candidates, func(c admin.ExplainedCandidate) bool { return c.ID == served })
 	next := slices.ContainsFunc(x.Pool.Next, func(n admin.ExplainedChance) bool { return n.ID == served })
-	redispatched := deadTried && next
+	elsewhere := next || slices.Contains(x.Pool.Kept, served)
+	redispatched := deadTried && elsewhere
 	switch {
 	case at < 0 || !x.Pool.Candidates[at].Candidate && !redispatched:
 		return "served by who is no candidate", true
@@ -252,7 +253,7 @@ func compare(x *admin.Explanation, status int, served, dead string) (what string
 		return "named", false
 	case x.Pool.Choice == "" && !redispatched:
 		return "by chance", false
-	case x.Pool.Choice == "" || x.Pool.Choice == dead && next:
+	case x.Pool.Choice == "" || x.Pool.Choice == dead && elsewhere:
 		return "redispatched", false
 	}
 	return "named another", true
