@@ -66,10 +66,11 @@ func (c *ClientConn) SetWriteDeadline(t balance.Instant) { c.nc.SetWriteDeadline
 // Cut ends the exchange, and the connection with it, at once.
 func (c *ClientConn) Cut() { c.nc.Abort() }
 
-// Unprocessed reports that no byte of the request has left.
-func (c *ClientConn) Unprocessed() bool { return c.out.sent == 0 }
+// Unprocessed is false: what has left may have been acted on, and nobody can say
+// that it was not.
+func (c *ClientConn) Unprocessed() bool { return false }
 
-// Refusable is false: what has left may have been acted on.
+// Refusable is false for the same reason.
 func (c *ClientConn) Refusable() bool { return false }
 
 // Unacked reports that the backend's host has not acknowledged what was sent.

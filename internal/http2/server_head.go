@@ -75,6 +75,9 @@ func (s *ServerStream) readHead(d *decoder, block []byte, lim *http1.Limits) (*h
 		if h.bad == nil {
 			h.field(&f)
 		}
+		if h.bad != nil {
+			h.kind(&f)
+		}
 	}
 	h.finish()
 	return h.bad, nil
@@ -131,6 +134,14 @@ func (h *headReader) field(f *entry) {
 		return
 	}
 	h.special(f)
+}
+
+// kind keeps of a head that is refused the field that tells how its sender wants to
+// be refused: a gRPC client by a status of gRPC's.
+func (h *headReader) kind(f *entry) {
+	if q := &h.s.req.Fields; f.id == message.ContentType && len(f.value) <= 64 && !q.Has(f.id) && http1.CheckValue(f.value) == nil {
+		q.AddRaw(f.id, f.name, f.value)
+	}
 }
 
 // pseudo takes a pseudo-field (RFC 9113 section 8.3).

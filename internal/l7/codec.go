@@ -108,9 +108,9 @@ type Upstream interface {
 	// CutShort reports that the connection was ended because the deadline of the
 	// backend's drain has passed.
 	CutShort() bool
-	// Unprocessed reports, of an exchange that failed, that the backend has
-	// certainly not acted on the request: no byte of it left, or the backend said
-	// so. Then it may be sent again whatever its method.
+	// Unprocessed reports, of an exchange that failed, that the backend has said
+	// that it did not act on what had left of the request. Then it may be sent again
+	// whatever its method.
 	Unprocessed() bool
 	// Refusable reports that a backend may say of a request that has left that it
 	// was not processed.
