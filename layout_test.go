@@ -87,7 +87,7 @@ var onlyHere = map[string][]string{
 	"github.com/miekg/dns":         {"internal/upstream", "discover"},
 	"charm.land/":                  {"cmd/weir"},
 	"github.com/coreos/go-systemd": {"internal/systemd"},
-	"golang.org/x/net/http2":       {"internal/http2", "internal/probe", "bench"},
+	"golang.org/x/net/http2":       {"internal/http2", "internal/probe"},
 	"net/http/httputil":            {},
 	"github.com/caddyserver/":      {"internal/acme"},
 	"github.com/mholt/acmez":       {"internal/acme"},

@@ -4,14 +4,13 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"time"
-
-	"golang.org/x/net/http2"
 )
 
 // idle opens n clients, each of which has got its first answer when open returns,
@@ -38,8 +37,8 @@ func idle(p *proxy, open func() (io.Closer, error), n int, quiet time.Duration) 
 
 func dialPlain(addr string) (net.Conn, error) { return net.Dial("tcp", addr) }
 
-func dialTLS(addr string, protocols ...string) (*tls.Conn, error) {
-	return tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true, ServerName: "localhost", NextProtos: protocols})
+func dialTLS(addr string) (net.Conn, error) {
+	return tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true, ServerName: "localhost"})
 }
 
 // http1Client asks once and stays.
@@ -53,15 +52,13 @@ func http1Client(c net.Conn, err error) (io.Closer, error) {
 
 // http2Client asks once on a stream and stays.
 func http2Client(addr string) (io.Closer, error) {
-	c, err := dialTLS(addr, "h2")
+	t := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true, ServerName: "localhost"}, Protocols: new(http.Protocols)}
+	t.Protocols.SetHTTP2(true)
+	cc, err := t.NewClientConn(context.Background(), "https", addr)
 	if err != nil {
 		return nil, err
 	}
-	cc, err := (&http2.Transport{}).NewClientConn(c)
-	if err != nil {
-		return nil, err
-	}
-	req, err := http.NewRequest(http.MethodGet, "https://localhost/", nil)
+	req, err := http.NewRequest(http.MethodGet, "https://"+addr+"/", nil)
 	if err != nil {
 		return nil, err
 	}

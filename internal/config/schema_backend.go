@@ -96,8 +96,12 @@ func parseURL(s string) (out, what, fix string) {
 		port = ""
 	case "udp":
 		return "", scheme + " backends are not built yet in this version", "use http or https"
+	case "ws", "wss":
+		return "", quote(scheme) + " is not a scheme of backends", "write http" + scheme[2:] + "://" + rest + ": WebSockets need nothing else"
+	case "h2", "http2":
+		return "", quote(scheme) + " is not a scheme of backends", "write h2c:// for HTTP/2 without TLS, grpc:// or grpcs:// for gRPC, or https:// with upstream: {h2: on}"
 	default:
-		return "", quote(scheme) + " is not a scheme of backends", useOne(scheme, []string{"http", "https"})
+		return "", quote(scheme) + " is not a scheme of backends", useOne(scheme, []string{"http", "https", "h2c", "grpc", "grpcs", "tcp"})
 	}
 	authority := rest
 	if i := strings.IndexAny(rest, "/?#"); i >= 0 {

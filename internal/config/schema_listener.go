@@ -75,7 +75,7 @@ var listenerTimeoutFields = []field[ListenerTimeouts]{
 // warnTimeouts names every timeout of a block that is switched off.
 func warnTimeouts[T any](d *decoder, n *node, _ *T) {
 	for _, p := range n.pairs {
-		if switchedOff(p.value) && p.key.text != "total" {
+		if age := p.key.text == "total" || p.key.text == "tunnel_age"; switchedOff(p.value) && !age {
 			d.warn(p.value, "timeout_off", "timeouts."+p.key.text+" is off: what hangs there hangs until someone else ends it; a long timeout is safer than none")
 		}
 	}
