@@ -15,9 +15,10 @@ type task interface{ run() }
 // what a request needs, which would cost a new one several copies. The one that
 // finished last is taken first, its stack being warm. The zero value is ready.
 type workers struct {
-	mu      sync.Mutex
-	idle    []chan task // guarded by mu
-	running sync.WaitGroup
+	mu       sync.Mutex
+	idle     []chan task // guarded by mu
+	stopping int         // calls of stop that wait; guarded by mu
+	running  sync.WaitGroup
 }
 
 // start runs t on a goroutine, without waiting.
@@ -41,7 +42,7 @@ func (w *workers) work(t task) {
 	for {
 		t.run()
 		w.mu.Lock()
-		if len(w.idle) >= idleWorkers {
+		if len(w.idle) >= idleWorkers || w.stopping > 0 {
 			w.mu.Unlock()
 			return
 		}
@@ -61,6 +62,10 @@ func (w *workers) stop() {
 		c <- nil
 	}
 	w.idle = nil
+	w.stopping++ // who is at work ends with that
 	w.mu.Unlock()
 	w.running.Wait()
+	w.mu.Lock()
+	w.stopping--
+	w.mu.Unlock()
 }
