@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -92,7 +93,7 @@ func spawnEnv(t *testing.T, env []string, name string, args ...string) *process 
 	// A group of its own: nginx's workers outlive a master that is killed.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	p.cmd.WaitDelay = 2 * time.Second
-	if err := p.cmd.Start(); err != nil {
+	if err := startChild(p.cmd); err != nil {
 		t.Fatalf("start %s: %v", p.name, err)
 	}
 	go func() { p.err = p.cmd.Wait(); close(p.done) }()
@@ -106,6 +107,26 @@ func spawnEnv(t *testing.T, env []string, name string, args ...string) *process 
 	})
 	return p
 }
+
+// startChild starts a process that is to die with this one. What the kernel waits
+// for is the end of the thread that starts it, and a thread that a test has moved
+// into a namespace ends with that test: so there is one thread for all.
+func startChild(cmd *exec.Cmd) error {
+	err := make(chan error, 1)
+	starter() <- func() { err <- cmd.Start() }
+	return <-err
+}
+
+var starter = sync.OnceValue(func() chan<- func() {
+	do := make(chan func())
+	go func() {
+		runtime.LockOSThread()
+		for f := range do {
+			f()
+		}
+	}()
+	return do
+})
 
 func tail(s string, n int) string {
 	if len(s) > n {

@@ -66,6 +66,7 @@ var promised = map[string]string{
 	"weir_memory_buffered_bytes":      "",
 	"weir_state_file_writes_total":    "outcome",
 	"weir_redispatches_total":         "cause pool",
+	"weir_sticky_total":               "outcome pool",
 	"weir_hedges_total":               "outcome pool",
 	"weir_grpc_calls_total":           "grpc_status listener pool route",
 	"weir_build_info":                 "goversion version",

@@ -57,12 +57,14 @@ listeners:
       - {name: slow, match: {path_prefix: /slow}, pool: slow, retry: {hedge: {after: 20ms}}}
       - {name: ejects, match: {path_prefix: /ejects}, pool: ejects}
       - {name: found, match: {path_prefix: /found}, pool: found}
+      - {name: kept, match: {path_prefix: /kept}, pool: kept}
       - {name: live, match: {path_prefix: /ws}, pool: live}
   secure: {bind: %q, pool: app, proxy_protocol: {mode: required, from: [192.0.2.0/24]}, tls: {certificates: [{cert: %s, key: %s}]}}
   lines: {bind: "%[10]s", protocol: tcp, pool: lines}
 pools:
   lines: {backends: ["tcp://%[11]s"]}
   app: {backends: [%[4]q], limits: {requests: 100, adaptive: {ceiling: 1000}}}
+  kept: {backends: [%[4]q], sticky: on}
   dead: {backends: ["http://127.0.0.1:1"]}
   busy: {backends: [{url: %[5]q, id: one}, {url: %[5]q, id: two}], retry: {min_per_second: 1, budget: 1%%}}
   slow: {backends: [%[6]q], limits: {requests: 1, queue: 4, queue_timeout: 200ms}}
@@ -90,7 +92,7 @@ pools:
 		resp.Body.Close()
 	}
 	for range 30 {
-		for _, path := range []string{"/app", "/dead", "/busy", "/ejects", "/found", "/none"} {
+		for _, path := range []string{"/app", "/dead", "/busy", "/ejects", "/found", "/kept", "/none"} {
 			get(w.url(path))
 		}
 	}
