@@ -82,10 +82,11 @@ const soon = 100 * time.Millisecond
 type calm struct {
 	purse int
 	bytes int // of content that has not earned yet
+	owed  int // WINDOW_UPDATEs that answer what was sent
 	last  balance.Instant
 }
 
-func (c *calm) begin(now balance.Instant) { c.purse, c.bytes, c.last = calmBurst, 0, now }
+func (c *calm) begin(now balance.Instant) { *c = calm{purse: calmBurst, last: now} }
 
 func (c *calm) earn(n int) { c.purse = min(c.purse+n, calmBurst) }
 
@@ -95,6 +96,31 @@ func (c *calm) content(n int) {
 		c.earn(c.bytes / earnContent)
 		c.bytes %= earnContent
 	}
+}
+
+// sent earns for a DATA frame of n bytes, of rest that were there to be sent, and
+// makes room for the updates that give their window back. Those have a count of
+// their own, without a bound: a peer with a large window that reads slowly sends
+// them in thousands, long after the content that the purse could not hold.
+//
+// There are two for each frame (of the stream and of the connection) and for
+// every KiB. A frame that the window cut short counts by its bytes alone, or a
+// peer would earn by opening the window byte by byte.
+func (c *calm) sent(n, rest int) {
+	c.content(n)
+	if n == rest {
+		c.owed += 2
+	}
+	c.owed += n / 512
+}
+
+// payWindow takes the cost of a WINDOW_UPDATE.
+func (c *calm) payWindow(now balance.Instant) bool {
+	if c.owed > 0 {
+		c.owed--
+		return true
+	}
+	return c.pay(costWindow, now)
 }
 
 // pay takes the cost and reports that the purse held as much.

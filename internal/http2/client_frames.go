@@ -82,13 +82,12 @@ func (c *ClientConn) pay(cost int, cause Cause) error {
 
 // payLocked is pay under mu.
 func (c *ClientConn) payLocked(cost int, cause Cause) error {
-	switch {
-	case !c.calm.pay(cost, c.now):
-		return calmFault(cause)
-	case len(c.out) > outMost:
-		return calmFault(CauseUnread)
-	}
-	return nil
+	return c.payment(c.calm.pay(cost, c.now), cause)
+}
+
+// payWindowLocked charges for a WINDOW_UPDATE. Called under mu.
+func (c *ClientConn) payWindowLocked() error {
+	return c.payment(c.calm.payWindow(c.now), CauseWindow)
 }
 
 // isIdle reports a stream that was not opened. Called under mu.
@@ -98,7 +97,7 @@ func (c *ClientConn) isIdle(id uint32) bool { return id%2 == 0 || id >= c.nextID
 func (c *ClientConn) readWindow(f *http2.WindowUpdateFrame) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.payLocked(costWindow, CauseWindow); err != nil {
+	if err := c.payWindowLocked(); err != nil {
 		return err
 	}
 	if f.StreamID == 0 {

@@ -150,7 +150,7 @@ func (s *ClientStream) put(p []byte, end bool) error {
 		last := end && n == len(p)
 		if n > 0 || last {
 			c.out = appendData(c.output.room(), s.id, p[:n], last)
-			c.calm.content(n)
+			c.calm.sent(n, len(p))
 		}
 		s.local = last
 		if p = p[n:]; len(p) == 0 {

@@ -254,3 +254,16 @@ func (o *output) unqueue(s *sender) {
 		}
 	}
 }
+
+// payment returns the end of the connection if what a frame of the peer costs is
+// not paid, or if the peer does not read what there is to say. Called under the
+// connection's lock.
+func (o *output) payment(paid bool, cause Cause) error {
+	switch {
+	case !paid:
+		return calmFault(cause)
+	case len(o.out) > outMost:
+		return calmFault(CauseUnread)
+	}
+	return nil
+}

@@ -192,7 +192,7 @@ func (s *ServerStream) put(head, p []byte, end bool) error {
 			}
 			s.local = last
 			s.sent.Add(int64(n))
-			c.calm.content(n)
+			c.calm.sent(n, len(p))
 			if p = p[n:]; len(p) == 0 {
 				break
 			}

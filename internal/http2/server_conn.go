@@ -378,14 +378,11 @@ func calmFault(c Cause) *ConnError {
 
 // payLocked charges for what costs the client nothing. Called under mu.
 func (c *conn) payLocked(cost int, cause Cause) error {
-	switch {
-	case !c.calm.pay(cost, c.now):
-		return calmFault(cause)
-	case len(c.out) > outMost:
-		return calmFault(CauseUnread)
-	}
-	return nil
+	return c.payment(c.calm.pay(cost, c.now), cause)
 }
+
+// payWindowLocked charges for a WINDOW_UPDATE. Called under mu.
+func (c *conn) payWindowLocked() error { return c.payment(c.calm.payWindow(c.now), CauseWindow) }
 
 func (c *conn) pay(cost int, cause Cause) error {
 	c.mu.Lock()

@@ -152,3 +152,33 @@ func TestHonestClientsAreCalm(t *testing.T) {
 		}
 	})
 }
+
+// TestLateWindowsAreCalm: a client with large windows that has read nothing yet
+// gives back what it was sent long afterwards, in small pieces and all at once.
+// Those of a Go client were once a flood in the middle of a download of 4 MiB.
+func TestLateWindowsAreCalm(t *testing.T) {
+	const size, piece = 8 << 20, 4 << 10
+	play(t, &Server{Handler: answers{"/big": big(size)}.serve}, func(p *peer) {
+		p.begin(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 2 * size})
+		_ = p.fr.WriteWindowUpdate(0, 2*size)
+		for id := uint32(1); id < 7; id += 2 {
+			p.headers(id, true, get("/big")...)
+			p.take()
+			for range size / piece {
+				_ = p.fr.WriteWindowUpdate(0, piece)
+				_ = p.fr.WriteWindowUpdate(id, piece)
+			}
+			p.wait()
+		}
+		if p.ended() || len(p.calms) > 0 {
+			t.Errorf("ended, %v", p.calms)
+		}
+		for n := 0; n < 3*size/256 && !p.ended(); n++ { // what was not sent is not given back either
+			_ = p.fr.WriteWindowUpdate(0, 1)
+			p.wait()
+		}
+		if !p.ended() {
+			t.Error("a flood after much content does not end")
+		}
+	})
+}

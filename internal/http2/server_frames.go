@@ -91,7 +91,7 @@ func (c *conn) blockFits() error {
 func (c *conn) readWindow(f *http2.WindowUpdateFrame) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.payLocked(costWindow, CauseWindow); err != nil {
+	if err := c.payWindowLocked(); err != nil {
 		return err
 	}
 	if f.StreamID == 0 {

@@ -113,7 +113,7 @@ func (t *streamConn) Write(p []byte) (int, error) {
 		if n := c.allowed(&s.sender, len(p)); n > 0 {
 			c.spend(&s.sender, n)
 			c.out = appendData(c.room(), s.id, p[:n], false)
-			c.calm.content(n)
+			c.calm.sent(n, len(p))
 			total += n
 			p = p[n:]
 		}
