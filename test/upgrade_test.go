@@ -225,10 +225,11 @@ func (r *upgradeRig) loaded(streams int) *load {
 // are resumed by the next, and nothing is left of those before.
 func TestUpgrades(t *testing.T) {
 	r := newUpgradeRig(t, "")
-	rest := r.atRest()
-	l := r.loaded(upgradeStreams)
 	sessions := r.trust.Clone()
 	sessions.ClientSessionCache = tls.NewLRUClientSessionCache(1)
+	r.session(sessions) // so that what is opened with the first use is open
+	rest := r.atRest()
+	l := r.loaded(upgradeStreams)
 	r.session(sessions)
 	time.Sleep(300 * time.Millisecond) // for the load to be one
 	var old []int
