@@ -72,10 +72,10 @@ pools:
 			if code != 0 {
 				t.Errorf("attacker: exit code %d: %s", code, tail(attacker.out.String(), 500))
 			}
-			// Who waits behind attackers waits for many milliseconds; a busy machine
-			// slows the calm times before and after as well.
+			// Who waits behind attackers waits until these are cut, for seconds; a busy
+			// machine costs some milliseconds, in the calm times before and after as well.
 			calm = max(calm, goodClient(t, w, time.Second))
-			if under > 2*calm+5*time.Millisecond {
+			if under > 5*calm+20*time.Millisecond {
 				t.Errorf("a good client's median went from %s to %s", calm, under)
 			}
 			eventually(t, 5*time.Second, c.reason+" counted", func() bool { return w.reasons(t)[c.reason] > 0 })
