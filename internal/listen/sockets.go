@@ -30,9 +30,10 @@ type Sockets struct {
 	keepPaths atomic.Bool
 
 	mu      sync.Mutex
-	all     []*open       // guarded by mu, in the order in which they came
-	sorted  bool          // guarded by mu: what was inherited and not taken is closed
-	yielded chan struct{} // guarded by mu; nil: this process accepts; closed when that, or a socket's end, is to be looked at
+	all     []*open        // guarded by mu, in the order in which they came
+	packets []*openPackets // guarded by mu: those for datagrams
+	sorted  bool           // guarded by mu: what was inherited and not taken is closed
+	yielded chan struct{}  // guarded by mu; nil: this process accepts; closed when that, or a socket's end, is to be looked at
 }
 
 // NewSockets returns an empty set.
@@ -140,6 +141,12 @@ func sameIP(have, want net.IP) bool {
 // configuration gives it. f is closed, whatever the outcome.
 func (s *Sockets) Inherit(bind string, f *os.File) error {
 	defer f.Close() //nolint:errcheck // the listener has a duplicate
+	if dup, ok := packetSocket(f); ok {
+		if err := s.inheritPackets(bind, dup); err != nil {
+			return fmt.Errorf("inherit %s: %w", bind, err)
+		}
+		return nil
+	}
 	ln, err := net.FileListener(f)
 	if err != nil {
 		return fmt.Errorf("inherit %s: the descriptor is no listening socket: %w", bind, err)
@@ -220,6 +227,13 @@ func (s *Sockets) Hand() ([]Handed, error) {
 		}
 		o.handed = true
 	}
+	out, err := s.handPackets(out)
+	if err != nil {
+		for _, h := range out {
+			_ = h.File.Close()
+		}
+		return nil, err
+	}
 	return out, nil
 }
 
@@ -246,7 +260,7 @@ func (s *Sockets) unclaimed(keepPath bool) []string {
 			_ = o.shut() // nobody knew of it
 		}
 	}
-	return out
+	return append(out, s.unclaimedPackets()...)
 }
 
 // KeepPaths makes closing leave socket files and what waits in accept queues
