@@ -4,6 +4,7 @@ package l4
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -29,8 +30,8 @@ type loop struct {
 	buf     [chunk]byte
 	events  [256]unix.EpollEvent
 	due     []due
-	again   []*pair // have more to move
-	heap    []timed // those with a time, the earliest first
+	again   []*pair                  // have more to move
+	heap    netconn.Deadlines[*pair] // of those with a time
 	now     balance.Instant
 	noPipes balance.Instant // until when no pipe is asked for
 
@@ -42,6 +43,7 @@ type loop struct {
 	told   []*pair // to be ended
 	asleep bool    // in epoll_wait, or about to be
 	until  balance.Instant
+	dialed balance.Instant // when a pair that connects was added last
 	closed bool
 }
 
@@ -76,6 +78,7 @@ func newLoop(bug func(v any)) (*loop, error) {
 		return nil, fmt.Errorf("wait for an eventfd: %w", err)
 	}
 	l := &loop{ep: ep, bell: bell, bug: bug, done: make(chan struct{}), free: -1}
+	l.heap = netconn.NewDeadlines(func(p *pair, place int32) { p.pos = place })
 	go l.run()
 	return l, nil
 }
@@ -95,21 +98,20 @@ func (l *loop) add(p *pair) error {
 	} else {
 		l.free = l.slots[i].next
 	}
-	s := &l.slots[i]
-	s.p = p
+	l.slots[i].p = p
 	p.slot = i
-	for side, fd := range p.fd {
-		ev := unix.EpollEvent{
-			Events: unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLPRI | unix.EPOLLET,
-			Fd:     i, Pad: int32(s.gen<<1 | uint32(side)),
-		}
-		if err := unix.EpollCtl(l.ep, unix.EPOLL_CTL_ADD, int(fd), &ev); err != nil {
-			if side == 1 {
-				_ = unix.EpollCtl(l.ep, unix.EPOLL_CTL_DEL, int(p.fd[0]), nil)
-			}
+	if err := l.register(p, backend); err != nil {
+		l.leave(p)
+		return err
+	}
+	if !p.connecting {
+		if err := l.register(p, client); err != nil {
+			_ = unix.EpollCtl(l.ep, unix.EPOLL_CTL_DEL, int(p.fd[backend]), nil)
 			l.leave(p)
-			return fmt.Errorf("wait for a session: %w", err)
+			return err
 		}
+	} else {
+		l.dialed = p.last
 	}
 	l.live++
 	if t := p.bound(); t != 0 {
@@ -119,6 +121,26 @@ func (l *loop) add(p *pair) error {
 		}
 	}
 	return nil
+}
+
+// register has a side of a pair waited for. Called under mu.
+func (l *loop) register(p *pair, s side) error {
+	ev := unix.EpollEvent{
+		Events: unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLPRI | unix.EPOLLET,
+		Fd:     p.slot, Pad: int32(l.slots[p.slot].gen<<1 | uint32(s)),
+	}
+	if err := unix.EpollCtl(l.ep, unix.EPOLL_CTL_ADD, int(p.fd[s]), &ev); err != nil {
+		return fmt.Errorf("wait for a session: %w", err)
+	}
+	return nil
+}
+
+// prepare makes a pair that no loop has what it is to be. Whoever was told of it
+// before may still ask to end it.
+func (l *loop) prepare(p *pair, as pair) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	*p = as
 }
 
 // leave frees the slot of a pair. Called under mu.
@@ -194,7 +216,7 @@ func (l *loop) turn() bool {
 		return false
 	}
 	for _, p := range told {
-		if !p.over {
+		if !p.over && p.owner.told() {
 			l.finish(p, end{how: endTold})
 		}
 	}
@@ -232,18 +254,29 @@ func (l *loop) mayWait() (ms int, ok bool) {
 	}
 	clear(l.fresh)
 	l.fresh = l.fresh[:0]
-	l.asleep, l.until = true, 0
-	if len(l.heap) == 0 {
+	now := clock.Now()
+	until, _, _ := l.heap.First()
+	// Those that connect have a time that is short and nearly never needed. While
+	// there are new ones the loop wakes before the next one's, and need not be rung.
+	if l.dialed != 0 && now.Sub(l.dialed) < time.Second {
+		if soon := now.Add(connectLook); until == 0 || soon < until {
+			until = soon
+		}
+	}
+	if until == 0 {
+		l.asleep, l.until = true, 0
 		return -1, true
 	}
-	l.until = l.heap[0].at
-	left := l.until.Sub(clock.Now())
+	left := until.Sub(now)
 	if left <= 0 {
-		l.asleep = false
 		return 0, false
 	}
+	l.asleep, l.until = true, until
 	return int(min((left+time.Millisecond-1)/time.Millisecond, 1<<30)), true
 }
+
+// connectLook is how long a loop sleeps at most while there are new connections.
+const connectLook = 250 * time.Millisecond
 
 // poll asks for events without waiting.
 func (l *loop) poll() int {
@@ -298,6 +331,10 @@ func (l *loop) handle(d *due) {
 		return
 	}
 	defer l.caught(p)
+	if p.connecting {
+		l.connected(p, d.events)
+		return
+	}
 	p.take(d.side, d.events)
 	l.stir(p)
 	if !p.over && d.events&unix.EPOLLERR != 0 && p.half[d.side].eof {
@@ -306,6 +343,72 @@ func (l *loop) handle(d *due) {
 			l.finish(p, end{endReset, d.side, syscall.Errno(v)})
 		}
 	}
+}
+
+// connected joins the client once the backend is connected to.
+func (l *loop) connected(p *pair, events uint32) {
+	if events&(unix.EPOLLOUT|unix.EPOLLERR|unix.EPOLLHUP) == 0 {
+		return
+	}
+	if events&(unix.EPOLLERR|unix.EPOLLHUP) != 0 {
+		v, err := unix.GetsockoptInt(int(p.fd[backend]), unix.SOL_SOCKET, unix.SO_ERROR)
+		if err != nil || v == 0 {
+			v = int(syscall.ECONNRESET) // accepted, and gone
+		}
+		l.abandon(p, syscall.Errno(v), false)
+		return
+	}
+	if !p.owner.reached(l.now) {
+		l.abandon(p, 0, false)
+		return
+	}
+	p.connecting = false
+	if p.pos >= 0 {
+		l.heap.Remove(p.pos)
+	}
+	l.mu.Lock()
+	err := l.register(p, client)
+	l.mu.Unlock()
+	if err != nil {
+		l.finish(p, end{how: endTold})
+		return
+	}
+	if p.bound() != 0 {
+		l.push(p)
+	}
+	p.take(backend, events)
+	l.stir(p)
+	if !p.over && p.owner.told() {
+		l.finish(p, end{how: endTold})
+	}
+}
+
+// abandon gives back a pair whose backend is not connected to.
+func (l *loop) abandon(p *pair, errno syscall.Errno, late bool) {
+	if p.pos >= 0 {
+		l.heap.Remove(p.pos)
+	}
+	p.over = true
+	l.mu.Lock()
+	l.forget(p)
+	l.mu.Unlock()
+	netconn.RawClose(int(p.fd[backend]))
+	p.owner.unreached(l.now, errno, late)
+}
+
+// forget is leave of a pair that was added. Called under mu.
+func (l *loop) forget(p *pair) {
+	if p.connecting {
+		// It may be here again soon, and is not to be ended for what was said before.
+		l.fresh = without(l.fresh, p)
+		l.told = without(l.told, p)
+	}
+	l.leave(p)
+	l.live--
+}
+
+func without(all []*pair, p *pair) []*pair {
+	return slices.DeleteFunc(all, func(q *pair) bool { return q == p })
 }
 
 // stir moves a pair in both directions and ends it when it is over.
@@ -346,9 +449,12 @@ func (l *loop) resumed(p *pair) {
 
 // expire ends those whose time is over.
 func (l *loop) expire() {
-	for len(l.heap) > 0 && l.heap[0].at <= l.now {
-		p := l.heap[0].p
-		l.remove(p)
+	for {
+		at, p, ok := l.heap.First()
+		if !ok || at > l.now {
+			return
+		}
+		l.heap.Remove(p.pos)
 		l.expired(p)
 	}
 }
@@ -358,6 +464,8 @@ func (l *loop) expired(p *pair) {
 	switch t := p.bound(); {
 	case t > l.now:
 		l.push(p) // it has moved since it was put there
+	case p.connecting:
+		l.overdue(p)
 	case p.ends != 0 && l.now >= p.ends:
 		l.finish(p, end{how: endTotal})
 	case l.alive(p):
@@ -366,6 +474,17 @@ func (l *loop) expired(p *pair) {
 	case !p.over:
 		l.finish(p, end{how: endIdle})
 	}
+}
+
+// overdue gives up a connection that there was no answer for. One whose outcome
+// the kernel knows is not late: this process has not got round to it.
+func (l *loop) overdue(p *pair) {
+	look := [1]unix.PollFd{{Fd: p.fd[backend], Events: unix.POLLOUT}}
+	if n, err := unix.Poll(look[:], 0); err == nil && n > 0 {
+		l.connected(p, uint32(look[0].Revents)) // the bits are those of epoll
+		return
+	}
+	l.abandon(p, 0, true)
 }
 
 // alive looks again at a pair on which nothing moved for the idle time. The
@@ -393,20 +512,13 @@ func (l *loop) alive(p *pair) bool {
 func (l *loop) finish(p *pair, e end) {
 	p.over = true
 	if p.pos >= 0 {
-		l.remove(p)
+		l.heap.Remove(p.pos)
 	}
 	l.mu.Lock()
-	l.leave(p)
-	l.live--
+	l.forget(p)
 	l.mu.Unlock()
 	p.close(e)
 	p.owner.ended(e)
-}
-
-// timed is a pair and when it is to be looked at.
-type timed struct {
-	at balance.Instant
-	p  *pair
 }
 
 // push puts a pair into the heap, by when its time is over.
@@ -414,54 +526,5 @@ func (l *loop) push(p *pair) {
 	if p.over || p.pos >= 0 {
 		return
 	}
-	l.heap = append(l.heap, timed{p.bound(), p})
-	l.up(len(l.heap) - 1)
-}
-
-// remove takes a pair out of the heap.
-func (l *loop) remove(p *pair) {
-	i, last := int(p.pos), len(l.heap)-1
-	p.pos = -1
-	moved := l.heap[last]
-	l.heap[last] = timed{}
-	l.heap = l.heap[:last]
-	if i == last {
-		return
-	}
-	l.place(i, moved)
-	l.up(i)
-	l.down(int(moved.p.pos))
-}
-
-func (l *loop) up(i int) {
-	t := l.heap[i]
-	for i > 0 && l.heap[(i-1)/2].at > t.at {
-		l.place(i, l.heap[(i-1)/2])
-		i = (i - 1) / 2
-	}
-	l.place(i, t)
-}
-
-func (l *loop) down(i int) {
-	t := l.heap[i]
-	for {
-		child := 2*i + 1
-		if child >= len(l.heap) {
-			break
-		}
-		if r := child + 1; r < len(l.heap) && l.heap[r].at < l.heap[child].at {
-			child = r
-		}
-		if t.at <= l.heap[child].at {
-			break
-		}
-		l.place(i, l.heap[child])
-		i = child
-	}
-	l.place(i, t)
-}
-
-func (l *loop) place(i int, t timed) {
-	l.heap[i] = t
-	t.p.pos = int32(i)
+	l.heap.Push(p.bound(), p)
 }

@@ -62,9 +62,13 @@ type pair struct {
 	// behind might believe it.
 	guarded bool
 	again   bool // on loop.again
-	over    bool // finish has begun
-	first   side // who ended its half first
-	failed  end  // how is not endDone once it is over for another reason
+	// connecting: the backend is not connected to yet, and has to be until by (0:
+	// whenever); the client is not here yet.
+	connecting bool
+	by         balance.Instant
+	over       bool // finish has begun
+	first      side // who ended its half first
+	failed     end  // how is not endDone once it is over for another reason
 }
 
 // owner is who a pair is reported to. Its methods are called by the loop's
@@ -72,6 +76,15 @@ type pair struct {
 type owner interface {
 	moved(from side, n int) // n bytes of what the side sent have reached the other
 	ended(e end)            // the descriptors are closed
+	told() bool             // the pair is to end, if it was asked to
+
+	// reached hears that the backend is connected to; it puts the client's descriptor
+	// into the pair. False: there is none, and unreached is called.
+	reached(now balance.Instant) bool
+	// unreached hears that the backend is not connected to, or that its descriptor
+	// is not wanted: it is closed. errno is why, late that there was no answer in
+	// time.
+	unreached(now balance.Instant, errno syscall.Errno, late bool)
 }
 
 // half is one direction.
@@ -107,6 +120,9 @@ var chunks = sync.Pool{New: func() any { return new([chunk]byte) }}
 
 // bound is when the pair's time is over at the earliest; 0: never.
 func (p *pair) bound() balance.Instant {
+	if p.connecting {
+		return p.by
+	}
 	if p.idle <= 0 {
 		return p.ends
 	}
@@ -361,6 +377,8 @@ func (p *pair) close(e end) {
 	p.half[backend].drop()
 	c, b := int(p.fd[client]), int(p.fd[backend])
 	switch {
+	case p.connecting:
+		netconn.RawClose(b)
 	case e.how == endDone, e.how == endIdle && !torn:
 		netconn.RawClose(c)
 		netconn.RawClose(b)

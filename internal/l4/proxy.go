@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -56,8 +57,9 @@ type Proxy struct {
 	cuts atomic.Int64
 	once sync.Once
 
-	greet greetings
-	wg    sync.WaitGroup // sessions that are decided about, and those of goroutines
+	greet   greetings
+	dialing connecting
+	wg      sync.WaitGroup // sessions that are decided about, and those of goroutines
 }
 
 // New returns a Proxy.
@@ -78,6 +80,7 @@ func (p *Proxy) CutCount() int64 { return p.cuts.Load() }
 func (p *Proxy) Quit() {
 	p.once.Do(func() { close(p.quit) })
 	p.greet.quit()
+	p.dialing.quit()
 }
 
 // Wait returns when nobody waits for a backend.
@@ -85,13 +88,20 @@ func (p *Proxy) Wait() { p.wg.Wait() }
 
 func (p *Proxy) left() { p.open.Add(-1) }
 
-// opening is a session that has no backend yet.
+// opening is a session that has no backend yet. It belongs to one goroutine at a
+// time: one that decides, or that of the loop which waits for a connection.
 type opening struct {
 	px     *Proxy
 	rt     *Route
 	s      *Session
 	c      *netconn.Conn
 	prefix []byte
+	loop   *loop // of all attempts; nil: not chosen yet
+
+	// Of an attempt that a loop waits for.
+	begun  *upstream.Begun
+	began  balance.Instant
+	broken bool // the client's descriptor was not to be had
 
 	now  balance.Instant
 	breq balance.Request
@@ -109,14 +119,19 @@ type failure struct {
 
 // Serve carries a session, see the package's comment.
 func (p *Proxy) Serve(c *netconn.Conn, ci *Client, rt *Route, prefix []byte) {
-	p.wg.Add(1)
-	defer p.wg.Done()
 	s := &Session{px: p, rt: rt, cl: *ci}
 	o := &opening{px: p, rt: rt, s: s, c: c, prefix: prefix, now: clock.Now()}
+	parked := false // a loop goes on, and o is not ours
+	p.wg.Add(1)
+	defer func() {
+		if !parked {
+			p.wg.Done()
+		}
+	}()
+	defer o.crashed()
 	if s.cl.Began == 0 {
 		s.cl.Began = o.now
 	}
-	defer o.crashed()
 	if rt.Limit != nil && !rt.Limit.Acquire() {
 		o.refuse(failure{reason: message.RouteFull})
 		return
@@ -130,12 +145,7 @@ func (p *Proxy) Serve(c *netconn.Conn, ci *Client, rt *Route, prefix []byte) {
 	if rt.Key != nil {
 		o.breq.Key, o.breq.HasKey = rt.Key(s.cl.Peer.Addr())
 	}
-	server, f := o.reach()
-	if f.reason != message.OK {
-		o.giveUp(f)
-		return
-	}
-	o.establish(server)
+	parked = o.reach()
 }
 
 // crashed, deferred, lets go of what a session held that panicked before it was
@@ -152,34 +162,52 @@ func (o *opening) crashed() {
 	}
 }
 
-// reach connects to a backend, and to another one where that fails.
-func (o *opening) reach() (*netconn.Conn, failure) {
+// reach connects to a backend, and to another one where that fails, until the
+// session is established, over, or left to a loop that waits for a connection: it
+// reports that, and then the session is not the caller's any more.
+func (o *opening) reach() (parked bool) {
 	for {
 		if f := o.choose(); f.reason != message.OK {
 			if o.last.reason != message.OK {
 				f = o.last // that no second backend was to be had is less true
 			}
-			return nil, f
+			o.giveUp(f)
+			return false
+		}
+		if o.begin() {
+			return true
 		}
 		nc, f := o.dial()
 		if f.reason == message.OK {
-			return nc, f
+			o.establish(nc)
+			return false
 		}
-		s, b := o.s, o.s.lease.Backend()
-		s.lease.Done(pool.Outcome{Now: o.now, Kind: f.kind, Total: s.connect, Client: clientHash(s.cl.Peer.Addr())})
-		if f.final {
-			return nil, f
-		}
-		d := o.rt.Pool.Next(o.now, &o.rt.Retry, &o.try, pool.Failure{Kind: f.kind, Backend: b}, rand.Uint64())
-		if !d.Again {
-			return nil, f
-		}
-		o.last = f
-		s.tried = append(s.tried, observe.Try{Backend: b.ID(), Reason: f.reason})
-		if o.rt.PoolSeries != nil {
-			o.rt.PoolSeries.Redispatch(f.reason)
+		if !o.another(f) {
+			return false
 		}
 	}
+}
+
+// another judges an attempt that failed, and reports whether there is to be
+// another one; else the session is over.
+func (o *opening) another(f failure) bool {
+	s, b := o.s, o.s.lease.Backend()
+	s.lease.Done(pool.Outcome{Now: o.now, Kind: f.kind, Total: s.connect, Client: clientHash(s.cl.Peer.Addr())})
+	if f.final {
+		o.giveUp(f)
+		return false
+	}
+	d := o.rt.Pool.Next(o.now, &o.rt.Retry, &o.try, pool.Failure{Kind: f.kind, Backend: b}, rand.Uint64())
+	if !d.Again {
+		o.giveUp(f)
+		return false
+	}
+	o.last = f
+	s.tried = append(s.tried, observe.Try{Backend: b.ID(), Reason: f.reason})
+	if o.rt.PoolSeries != nil {
+		o.rt.PoolSeries.Redispatch(f.reason)
+	}
+	return true
 }
 
 // choose reserves a slot on a backend, waiting in the pool's queue when all are
@@ -232,10 +260,7 @@ func (o *opening) dial() (*netconn.Conn, failure) {
 		o.px.opt.Bug("l4_target", s.b.ID())
 		return nil, failure{reason: message.NoBackend, kind: pool.LocalFault, detail: "backend without connections", final: true}
 	}
-	var by balance.Instant
-	if o.rt.Connect > 0 {
-		by = o.now.Add(o.rt.Connect)
-	}
+	by := o.connectBy()
 	nc, cut, err := t.Open(o.now, by, o.px.quit)
 	began := o.now
 	o.now = clock.Now()
@@ -256,47 +281,58 @@ func (o *opening) dial() (*netconn.Conn, failure) {
 // establish joins both connections.
 func (o *opening) establish(server *netconn.Conn) {
 	s := o.s
-	s.connected = o.now
-	if o.rt.Series != nil {
-		s.bytes = o.rt.Series.For(s.b.ID()).Session()
-	}
-	prefix := o.prefix
-	if h := o.rt.ProxyHeader; h != nil && !s.cl.Asked { // askTLS has sent it
-		prefix = append(h(nil, &s.cl), prefix...)
-	} else if len(prefix) > 0 {
-		prefix = append([]byte(nil), prefix...)
-	}
-	o.px.open.Add(1)
 	if !o.c.Spliceable() || !server.Spliceable() {
+		prefix := o.fill()
+		s.half[client].ahead = nil
 		o.converse(server, prefix)
 		return
 	}
-	_ = o.c.SetUserTimeout(upstream.DefaultUserTimeout) // an option less is no reason to refuse
-	s.half[client].ahead = prefix
-	s.guarded = len(o.prefix) == 0 // else its first bytes are known to be something else
-	s.owner, s.slot, s.pos = s, -1, -1
-	s.idle, s.last = o.rt.Idle, o.now
-	if o.rt.Total > 0 {
-		s.ends = s.cl.Began.Add(o.rt.Total)
+	err := error(nil)
+	if o.loop == nil {
+		err = o.chooseLoop()
 	}
-	if err := o.join(server); err != nil {
-		o.px.open.Add(-1)
+	if err == nil {
+		o.loop.prepare(&s.pair, pair{owner: s, slot: -1, pos: -1})
+		o.fill()
+		err = o.join(server)
+	}
+	if err != nil {
 		s.lease.Done(pool.Outcome{Now: o.now, Kind: pool.LocalFault})
 		_ = server.Close()
 		o.giveUp(failure{reason: message.LocalFiles, detail: err.Error()})
 	}
 }
 
+// fill makes the session of what has been decided, and returns what is to be sent
+// first.
+func (o *opening) fill() (prefix []byte) {
+	s := o.s
+	s.connected = o.now
+	if o.rt.Series != nil {
+		s.bytes = o.rt.Series.For(s.b.ID()).Session()
+	}
+	prefix = o.prefix
+	if h := o.rt.ProxyHeader; h != nil && !s.cl.Asked { // askTLS has sent it
+		prefix = append(h(nil, &s.cl), prefix...)
+	} else if len(prefix) > 0 && o.begun == nil { // else it is a copy
+		prefix = slices.Clone(prefix)
+	}
+	o.px.open.Add(1)
+	s.half[client].ahead = prefix
+	s.guarded = len(o.prefix) == 0 // else its first bytes are known to be something else
+	s.idle, s.last = o.rt.Idle, o.now
+	if o.rt.Total > 0 {
+		s.ends = s.cl.Began.Add(o.rt.Total)
+	}
+	return prefix
+}
+
 // join takes both descriptors and gives them to a loop.
 func (o *opening) join(server *netconn.Conn) error {
-	s := o.s
-	loop, err := o.px.opt.Relay.next()
-	if err != nil {
-		return err
-	}
-	s.ask = func() { loop.end(&s.pair) }
+	s, loop := o.s, o.loop
 	b, bClosed, err := server.Detach(s.ask)
 	if err != nil {
+		o.px.open.Add(-1)
 		return err
 	}
 	c, cClosed, err := o.c.Detach(nil)
@@ -305,6 +341,7 @@ func (o *opening) join(server *netconn.Conn) error {
 		if bClosed != nil {
 			bClosed()
 		}
+		o.px.open.Add(-1)
 		return err
 	}
 	s.fd = [2]int32{int32(c), int32(b)}
@@ -318,7 +355,7 @@ func (o *opening) join(server *netconn.Conn) error {
 		s.over(end{how: endTold}, 0, 0)
 		return nil //nolint:nilerr // the session has ended, and said so
 	}
-	if s.why.Load() != uint32(observe.TunnelByPeer) || s.cut() {
+	if s.told() {
 		loop.end(&s.pair) // told between the two
 	}
 	return nil

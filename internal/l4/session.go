@@ -24,6 +24,10 @@ const earlyEnd = time.Second
 type Session struct {
 	pair
 
+	// o decides about the session until it is established; then it is nil. It
+	// belongs to whoever the session belongs to.
+	o *opening
+
 	// Constant once it is established.
 	px        *Proxy
 	rt        *Route
@@ -87,6 +91,10 @@ func (s *Session) success() pool.Outcome {
 
 // ended implements owner: it judges, records, and gives everything back.
 func (s *Session) ended(e end) {
+	if s.o != nil { // told, or the loop has ended
+		s.stopped(clock.Now())
+		return
+	}
 	s.over(e, s.half[client].total, s.half[backend].total)
 }
 

@@ -61,7 +61,7 @@ type Poller struct {
 	slots   []pollSlot
 	free    int32 // head of the list of free slots, -1 none
 	live    int
-	heap    []heapItem // slots with a deadline, earliest first
+	heap    Deadlines[int32] // of slots with a deadline
 }
 
 // pollSlot is one wait. A slot is reused; gen tells the uses apart.
@@ -101,6 +101,7 @@ func NewPoller(spawn bool) (*Poller, error) {
 		_ = p.file.Close()
 		return nil, fmt.Errorf("reach the epoll instance: %w", err)
 	}
+	p.heap = NewDeadlines(func(slot, place int32) { p.slots[slot].pos = place })
 	return p, nil
 }
 
@@ -152,7 +153,7 @@ func (p *Poller) take(c *Conn, fn func(PollEvent), deadline balance.Instant) Tic
 	s.conn, s.fn, s.pos = c, fn, -1
 	p.live++
 	if deadline != 0 {
-		p.push(heapItem{at: deadline, slot: i})
+		p.heap.Push(deadline, i)
 	}
 	switch {
 	case !p.running:
@@ -227,7 +228,7 @@ func (p *Poller) releaseLocked(t Ticket) (func(PollEvent), bool) {
 	fn := s.fn
 	s.conn.hook.CompareAndSwap(s.hook, nil)
 	if s.pos >= 0 {
-		p.remove(int(s.pos))
+		p.heap.Remove(s.pos)
 	}
 	gen := s.gen + 1
 	if gen == 0 {

@@ -53,10 +53,10 @@ func (p *Poller) rearm() bool {
 	}
 	now := clock.Now()
 	switch {
-	case p.live > 0 && p.armed != 0 && p.armed > now && (len(p.heap) == 0 || p.armed <= p.heap[0].at):
+	case p.live > 0 && p.armed != 0 && p.armed > now && (p.heap.Len() == 0 || p.armed <= p.first()):
 		// Armed early enough already: an early wake is absorbed here.
-	case p.live > 0 && len(p.heap) > 0:
-		p.armLocked(p.heap[0].at)
+	case p.live > 0 && p.heap.Len() > 0:
+		p.armLocked(p.first())
 	case p.live > 0:
 		if p.armed != 0 {
 			p.armLocked(0)
@@ -88,72 +88,18 @@ func (p *Poller) collect(now balance.Instant) {
 			p.fired = append(p.fired, fired{fn, PollReady})
 		}
 	}
-	for len(p.heap) > 0 && p.heap[0].at <= now {
-		i := p.heap[0].slot
+	for {
+		at, i, ok := p.heap.First()
+		if !ok || at > now {
+			return
+		}
 		fn, _ := p.releaseLocked(Ticket{i, p.slots[i].gen})
 		p.fired = append(p.fired, fired{fn, PollExpired})
 	}
 }
 
-// heapItem is a wait with a deadline. The heap is written out, because
-// container/heap would box every item.
-type heapItem struct {
-	at   balance.Instant
-	slot int32
-}
-
-func (p *Poller) push(it heapItem) {
-	p.heap = append(p.heap, it)
-	p.up(len(p.heap) - 1)
-}
-
-func (p *Poller) remove(i int) {
-	last := len(p.heap) - 1
-	p.slots[p.heap[i].slot].pos = -1
-	if i != last {
-		p.heap[i] = p.heap[last]
-	}
-	p.heap = p.heap[:last]
-	if i != last {
-		p.slots[p.heap[i].slot].pos = int32(i)
-		p.up(i)
-		p.down(i)
-	}
-}
-
-func (p *Poller) up(i int) {
-	it := p.heap[i]
-	for i > 0 {
-		parent := (i - 1) / 2
-		if p.heap[parent].at <= it.at {
-			break
-		}
-		p.place(i, p.heap[parent])
-		i = parent
-	}
-	p.place(i, it)
-}
-
-func (p *Poller) down(i int) {
-	it := p.heap[i]
-	for {
-		child := 2*i + 1
-		if child >= len(p.heap) {
-			break
-		}
-		if r := child + 1; r < len(p.heap) && p.heap[r].at < p.heap[child].at {
-			child = r
-		}
-		if it.at <= p.heap[child].at {
-			break
-		}
-		p.place(i, p.heap[child])
-		i = child
-	}
-	p.place(i, it)
-}
-
-func (p *Poller) place(i int, it heapItem) {
-	p.heap[i] = it
-	p.slots[it.slot].pos = int32(i)
+// first is the earliest deadline, where there is one.
+func (p *Poller) first() balance.Instant {
+	at, _, _ := p.heap.First()
+	return at
 }

@@ -20,6 +20,9 @@ type Conn struct {
 	*http1.ClientConn                   // nil where mux is not
 	mux               *http2.ClientConn // of one that speaks HTTP/2
 
+	// bare asks whoever has a socket of Begin to end; nil: nc is the connection.
+	bare func()
+
 	// Constant after Dial.
 	nc    *netconn.Conn
 	addr  netip.Addr      // zero for unix

@@ -44,11 +44,14 @@ func (t *Target) Cut() int {
 	t.mu.Unlock()
 	for _, c := range loaned {
 		c.cut.Store(true)
-		if c.mux != nil {
+		switch {
+		case c.mux != nil:
 			c.mux.Cut()
-			continue
+		case c.bare != nil:
+			c.bare()
+		default:
+			c.nc.Abort()
 		}
-		c.nc.Abort()
 	}
 	return len(loaned)
 }

@@ -264,26 +264,29 @@ func (t *Target) control(_ context.Context, network, _ string, c syscall.RawConn
 		return nil
 	}
 	var set error
-	err := c.Control(func(raw uintptr) {
-		fd := int(raw)
-		if len(t.set.Load().Bind) > 0 {
-			// A port is chosen at connect, where only the whole four-tuple must
-			// be unique; at bind the source address would run out of ports.
-			set = errors.Join(set, unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1))
-		}
-		if d := t.set.Load().UserTimeout; d > 0 {
-			set = errors.Join(set, unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(d/time.Millisecond)))
-		}
-		if d := t.set.Load().Probe; d > 0 {
-			secs := max(int(d/time.Second), 1)
-			set = errors.Join(set,
-				unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1),
-				unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, secs),
-				unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, secs),
-				unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 3))
-		}
-	})
+	err := c.Control(func(raw uintptr) { set = t.set.Load().socket(int(raw)) })
 	return errors.Join(err, set)
+}
+
+// socket sets the options of a TCP socket.
+func (o *settings) socket(fd int) (err error) {
+	if len(o.Bind) > 0 {
+		// A port is chosen at connect, where only the whole four-tuple must be unique;
+		// at bind the source address would run out of ports.
+		err = errors.Join(err, unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1))
+	}
+	if d := o.UserTimeout; d > 0 {
+		err = errors.Join(err, unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(d/time.Millisecond)))
+	}
+	if d := o.Probe; d > 0 {
+		secs := max(int(d/time.Second), 1)
+		err = errors.Join(err,
+			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1),
+			unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, secs),
+			unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, secs),
+			unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 3))
+	}
+	return err
 }
 
 // handshake runs the TLS handshake; abort cuts it.

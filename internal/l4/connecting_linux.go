@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package l4
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"syscall"
+
+	"github.com/weirlb/weir/balance"
+	"github.com/weirlb/weir/internal/message"
+	"github.com/weirlb/weir/internal/netconn"
+	"github.com/weirlb/weir/internal/observe"
+	"github.com/weirlb/weir/internal/upstream"
+	"github.com/weirlb/weir/pool"
+)
+
+// connecting are the sessions whose connection to a backend a loop waits for.
+type connecting struct {
+	mu   sync.Mutex // guards what follows
+	all  map[*Session]*loop
+	over bool // none is waited for any more
+}
+
+func (c *connecting) enter(s *Session, l *loop) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.all == nil {
+		c.all = make(map[*Session]*loop)
+	}
+	c.all[s] = l
+}
+
+func (c *connecting) leave(s *Session) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.all, s)
+}
+
+func (c *connecting) ended() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.over
+}
+
+func (c *connecting) quit() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.over = true
+	for s, l := range c.all {
+		l.end(&s.pair)
+	}
+}
+
+// begin starts to connect without waiting, where that can be done, and leaves the
+// session to a loop: a goroutine that waits costs more than all the rest. It
+// reports false when the attempt is to be made by dial, and then nothing has
+// happened; else the session is not the caller's any more.
+func (o *opening) begin() bool {
+	s, px := o.s, o.px
+	t := px.opt.Backend(s.b)
+	if t == nil || s.cl.Asked || !o.c.Spliceable() {
+		return false
+	}
+	if o.loop == nil && o.chooseLoop() != nil {
+		return false
+	}
+	loop := o.loop
+	b, ok := t.Begin(o.now, o.connectBy(), s.ask)
+	if !ok {
+		return false
+	}
+	kept := slices.Clone(o.prefix) // it is the caller's of Serve
+	o.prefix, o.begun, o.began = kept, b, o.now
+	s.o, s.cut = o, b.Cut
+	loop.prepare(&s.pair, pair{
+		fd: [2]int32{-1, int32(b.FD)}, owner: s, slot: -1, pos: -1,
+		connecting: true, by: b.By, last: o.now,
+	})
+	s.attempts++
+	px.dialing.enter(s, loop)
+	if err := loop.add(&s.pair); err != nil {
+		px.dialing.leave(s)
+		s.attempts--
+		s.o, o.begun, s.pair.connecting = nil, nil, false
+		netconn.RawClose(b.FD)
+		b.Closed()
+		return false
+	}
+	if b.Cut() || px.dialing.ended() {
+		loop.end(&s.pair) // told between the two
+	}
+	return true
+}
+
+// chooseLoop chooses the loop of all attempts: whoever asks it late to end the
+// session asks the right one.
+func (o *opening) chooseLoop() error {
+	loop, err := o.px.opt.Relay.next()
+	if err != nil {
+		return err
+	}
+	p := &o.s.pair
+	p.slot = -1 // nobody knows it yet
+	o.loop, o.s.ask = loop, func() { loop.end(p) }
+	return nil
+}
+
+// connectBy is when an attempt that begins now has to be over; 0: whenever.
+func (o *opening) connectBy() balance.Instant {
+	if o.rt.Connect <= 0 {
+		return 0
+	}
+	return o.now.Add(o.rt.Connect)
+}
+
+// told implements owner.
+func (s *Session) told() bool {
+	if s.o != nil && s.px.dialing.ended() {
+		return true
+	}
+	return s.why.Load() != uint32(observe.TunnelByPeer) || s.cut()
+}
+
+// reached implements owner: the session is established.
+func (s *Session) reached(now balance.Instant) bool {
+	o := s.o
+	o.now = now
+	s.connect = now.Sub(o.began)
+	if err := o.begun.Reached(0, false); err != nil {
+		return false
+	}
+	c, closed, err := o.c.Detach(nil)
+	if err != nil {
+		o.broken = true
+		return false
+	}
+	s.o = nil
+	s.px.dialing.leave(s)
+	o.fill()
+	s.fd[client] = int32(c)
+	s.closed = [2]func(){closed, o.begun.Closed}
+	s.px.opt.Sessions.Enter(s)
+	s.px.wg.Done()
+	return true
+}
+
+// unreached implements owner: another backend may be tried.
+func (s *Session) unreached(now balance.Instant, errno syscall.Errno, late bool) {
+	if s.o.broken {
+		s.missed(now, failure{reason: message.LocalFiles, kind: pool.LocalFault, detail: "no descriptor for the client", final: true})
+		return
+	}
+	s.missed(now, dialFailure(s.o.begun.Reached(errno, late)))
+}
+
+// stopped is the end of an attempt that is not wanted any more, or whose backend's
+// drain is over.
+func (s *Session) stopped(now balance.Instant) {
+	if s.o.begun.Cut() {
+		s.unreached(now, 0, false)
+		return
+	}
+	s.missed(now, dialFailure(&upstream.DialError{Kind: upstream.Canceled, Addr: s.b.ID(), Err: errQuit}))
+}
+
+var errQuit = errors.New("no longer wanted")
+
+// missed is the end of an attempt in a loop, which must not wait.
+func (s *Session) missed(now balance.Instant, f failure) {
+	o := s.o
+	s.o = nil
+	s.px.dialing.leave(s)
+	o.now = now
+	s.connect = now.Sub(o.began)
+	o.begun.Closed()
+	o.begun = nil
+	go o.again(f)
+}
+
+// again goes on after an attempt that failed in a loop.
+func (o *opening) again(f failure) {
+	parked := false
+	defer func() {
+		if !parked {
+			o.px.wg.Done()
+		}
+	}()
+	defer o.crashed()
+	if o.another(f) {
+		parked = o.reach()
+	}
+}
