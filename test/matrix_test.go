@@ -129,6 +129,12 @@ func (m *matrix) handle(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Trailer", "X-End")
 		_, _ = io.Copy(flushing{w, rc}, r.Body)
 		w.Header().Set("X-End", r.Trailer.Get("X-Sum"))
+	case "sized": // with a length, and trailers that nothing announces
+		b, _ := io.ReadAll(r.Body)
+		w.Header().Set("Content-Length", strconv.Itoa(len(b)))
+		_, _ = w.Write(b)
+		_ = rc.Flush()
+		w.Header().Set(http.TrailerPrefix+"X-End", r.Trailer.Get("X-Sum"))
 	case "sum": // all of it is read before anything is said
 		h := sha256.New()
 		n, err := io.Copy(h, r.Body)
@@ -196,6 +202,7 @@ func TestMatrix(t *testing.T) {
 				c := cell{m, client, url, front, back}
 				t.Run("heads", c.heads)
 				t.Run("trailers", c.trailers)
+				t.Run("trailers behind a length", c.sizedTrailers)
 				t.Run("sizes", func(t *testing.T) { c.sizes(t, matrixSizes) })
 				t.Run("both directions at once", c.duplex)
 				t.Run("early answer", c.early)
@@ -278,6 +285,26 @@ func (c *cell) trailers(t *testing.T) {
 		if string(body) != content || err != nil || res.Trailer.Get("X-End") != "42" {
 			t.Errorf("%q %v %v", body, err, res.Trailer)
 		}
+	}
+}
+
+// sizedTrailers: HTTP/2 has a place for a length and trailers; where either side
+// speaks HTTP/1.1, the content arrives.
+func (c *cell) sizedTrailers(t *testing.T) {
+	res := c.do(t, "POST", "/sized", strings.NewReader("four"), func(r *http.Request) {
+		if c.front != "h1" { // net/http sends none there
+			r.Trailer = http.Header{"X-Sum": {"42"}}
+		}
+	})
+	body, err := io.ReadAll(res.Body)
+	if string(body) != "four" || err != nil {
+		t.Fatalf("%q %v", body, err)
+	}
+	if c.front == "h1" || c.back == "h1" {
+		return
+	}
+	if res.ContentLength != 4 || res.Trailer.Get("X-End") != "42" {
+		t.Errorf("length %d, trailers %v", res.ContentLength, res.Trailer)
 	}
 }
 

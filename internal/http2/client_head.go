@@ -134,12 +134,6 @@ func (s *ClientStream) gotHead(r *message.Response, end bool) *http1.Error {
 		r.Body = message.Streamed
 	}
 	s.sized, s.expect, s.excess = r.Body == message.Sized, r.ContentLength, errTooMuch.Detail
-	if s.sized && !end && r.Fields.Has(message.Trailer) {
-		// Over HTTP/1.1 only content without a length has trailers, and the ones that
-		// were announced count for more.
-		r.Body = message.Streamed
-		r.Fields.RemoveID(message.ContentLength)
-	}
 	if bodyless {
 		s.sized, s.expect, s.excess = true, 0, "content where none may be"
 	}

@@ -15,7 +15,7 @@ func (s *ClientStream) WriteHead(r *message.Request, body []byte, end bool) erro
 	if r.WebSocket {
 		return errUpgrade
 	}
-	s.kind, s.left = r.Body, r.ContentLength
+	s.kind, s.left, s.trailing = r.Body, r.ContentLength, r.Trailing
 	if r.Body == message.NoBody {
 		body, end = nil, true
 	}
@@ -70,7 +70,7 @@ func (s *ClientStream) account(n int, end *bool) error {
 		s.Cut()
 		return errMismatch
 	}
-	*end = s.left == 0
+	*end = *end || s.left == 0 && !s.trailing
 	return nil
 }
 
@@ -88,8 +88,12 @@ func (s *ClientStream) WriteBody(p []byte, end bool) error {
 
 // WriteTrailers ends the request with trailers.
 func (s *ClientStream) WriteTrailers(t *message.Fields) error {
-	if s.kind == message.Sized || t == nil || t.Len() == 0 {
+	if s.kind == message.Sized && !s.trailing || t == nil || t.Len() == 0 {
 		return s.WriteBody(nil, true)
+	}
+	if s.kind == message.Sized && s.left != 0 {
+		s.Cut()
+		return errMismatch
 	}
 	s.block = appendRequestFields(s.block[:0], t, message.Streamed, -1)
 	if len(s.block) == 0 {

@@ -23,11 +23,13 @@ type ClientStream struct {
 	conn *ClientConn // constant
 
 	// Owned by the goroutine that writes.
-	block   []byte // header block that is being written
-	kind    message.Body
-	left    int64 // of a Sized request's content
-	started bool  // guarded by mu: a head has arrived; it stands here for its size
-	first   bool  // of its connection
+	block []byte // header block that is being written
+	kind  message.Body
+	left  int64 // of a Sized request's content
+	// trailing says that trailers may follow it.
+	trailing bool
+	started  bool // guarded by mu: a head has arrived; it stands here for its size
+	first    bool // of its connection
 
 	// Guarded by the connection's mutex.
 	receiver

@@ -56,7 +56,7 @@ func (s *ServerStream) WriteHead(h *message.Response, body []byte, end bool) err
 	if h.Status == 101 {
 		return s.openTunnel(h)
 	}
-	s.started = true
+	s.started, s.trailing = true, false
 	kind, length := h.Body, h.ContentLength
 	switch {
 	case h.Status < 200 || h.Status == 204:
@@ -68,7 +68,8 @@ func (s *ServerStream) WriteHead(h *message.Response, body []byte, end bool) err
 		}
 		kind, body, end = message.NoBody, nil, true
 	case kind == message.Sized:
-		end = end || int64(len(body)) == length
+		s.trailing = h.Trailing
+		end = end || int64(len(body)) == length && !s.trailing
 	case end && kind == message.NoBody:
 		kind, length = message.Sized, int64(len(body))
 	default:
@@ -125,8 +126,12 @@ func (s *ServerStream) WriteBody(p []byte, end bool) error {
 
 // WriteTrailers ends the answer with trailers.
 func (s *ServerStream) WriteTrailers(t *message.Fields) error {
-	if !s.started {
+	switch {
+	case !s.started:
 		return errOrder
+	case s.left > 0:
+		s.Abort()
+		return errMismatch
 	}
 	block := s.block[:0]
 	if t != nil {
@@ -161,7 +166,7 @@ func (s *ServerStream) put(head, p []byte, end bool) error {
 			s.Abort()
 			return errMismatch
 		}
-		end = end || s.left == 0 && s.started
+		end = end || s.left == 0 && !s.trailing
 	}
 	c := s.conn
 	c.mu.Lock()

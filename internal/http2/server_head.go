@@ -327,6 +327,7 @@ func (h *headReader) content() {
 		r.Body = message.Streamed
 	}
 	s.sized, s.expect = r.Body == message.Sized, r.ContentLength
+	r.Trailing = s.sized && !s.remote
 	if s.remote && r.ExpectContinue { // nothing is to come
 		r.ExpectContinue = false
 		r.Fields.RemoveID(message.Expect)

@@ -40,6 +40,7 @@ type ServerStream struct {
 	started     bool
 	headRequest bool
 	left        int64 // content of the answer still to come; -1: not known
+	trailing    bool  // it may be followed by trailers although it is known
 	writeTimer  *time.Timer
 	accept      string // what the backend must say to a WebSocket
 

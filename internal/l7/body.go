@@ -94,7 +94,7 @@ func (e *exchange) openBody() Failure {
 	b := &e.body
 	if e.d.BodyDone() {
 		b.whole = true
-		b.trailers = e.req.Body.Trailers() && e.d.Trailers().Len() > 0
+		b.trailers = e.req.Trailers() && e.d.Trailers().Len() > 0
 		return Failure{}
 	}
 	if e.req.ExpectContinue {
@@ -121,7 +121,7 @@ func (e *exchange) openBody() Failure {
 	if !b.whole {
 		return Failure{}
 	}
-	b.trailers = e.req.Body.Trailers() && e.d.Trailers().Len() > 0
+	b.trailers = e.req.Trailers() && e.d.Trailers().Len() > 0
 	return Failure{}
 }
 

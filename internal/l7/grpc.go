@@ -164,10 +164,9 @@ func (e *exchange) readDeadline() Failure {
 }
 
 // beginCall sets a call's times. Its own deadline holds for all of it, as the
-// route's total does. The route's request bounds the wait for the head of the
-// answer, but not at its default: streams may have a long while nothing to say, and
-// a server sends the head with its first message. response_header is not for calls
-// at all, for the same reason (S7).
+// route's total does. The route's request and the pool's response_header bound the
+// wait for the head of an answer and are not for calls (S7): streams may have a
+// long while nothing to say, and a server sends the head with its first message.
 func (e *exchange) beginCall() Failure {
 	if f := e.readDeadline(); f.failed() {
 		return f
@@ -175,9 +174,6 @@ func (e *exchange) beginCall() Failure {
 	t := &e.rt.Timeouts
 	e.endBy = earliest(e.call.due, after(e.start, t.Total))
 	e.headBy = e.endBy
-	if t.RequestGRPC {
-		e.headBy = earliest(e.headBy, after(e.start, t.Request))
-	}
 	if p, ok := e.d.(pacer); ok {
 		p.Unpace()
 	}

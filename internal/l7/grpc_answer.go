@@ -58,7 +58,7 @@ func (e *exchange) addStatus(f *message.Fields, why *Failure) {
 	t = append(append(append(t, " (request "...), e.id()...), ')')
 	e.text = t
 	f.AddFunc(message.Other, grpcMessageName, func(b []byte) []byte { return appendGRPCMessage(b, t) })
-	if e.final && (e.above || e.ci.scratch.weir) {
+	if e.final && e.marks() {
 		f.Add(message.GRPCPushback, grpcPushbackName, "-1")
 		f.Add(message.WeirAny, retryName, retryNo)
 	}

@@ -187,7 +187,6 @@ func TestCallFails(t *testing.T) {
 		"deadline in answer":   {stalled, nil, []string{"grpc-timeout: 100m"}, called{http: 200, status: "DEADLINE_EXCEEDED", content: "\x00\x00\x00\x00\x01y"}, message.DeadlineExceeded},
 		"deadline and reset":   {func(s *weirtest.Conn) { _ = s.Request(); time.Sleep(95 * time.Millisecond); s.Reset() }, nil, []string{"grpc-timeout: 100m"}, called{http: 200, status: "DEADLINE_EXCEEDED", alone: true}, message.DeadlineExceeded},
 		"no time":              {silent, nil, []string{"grpc-timeout: 0S"}, called{http: 200, status: "DEADLINE_EXCEEDED", alone: true}, message.DeadlineExceeded},
-		"request":              {silent, func(r *rig) { r.rt.Timeouts.Request, r.rt.Timeouts.RequestGRPC = 50*time.Millisecond, true }, nil, called{http: 200, status: "DEADLINE_EXCEEDED", alone: true}, message.RequestTimeout},
 		"total":                {stalled, func(r *rig) { r.rt.Timeouts.Total = 300 * time.Millisecond }, []string{"grpc-timeout: 5S"}, called{http: 200, status: "DEADLINE_EXCEEDED", content: "\x00\x00\x00\x00\x01y"}, message.RequestTimeout},
 		"idle":                 {stalled, func(r *rig) { r.rt.Timeouts.StreamIdle = 50 * time.Millisecond }, nil, called{http: 200, status: "UNAVAILABLE", content: "\x00\x00\x00\x00\x01y"}, message.StreamIdleTimeout},
 		"timeout that is none": {silent, nil, []string{"grpc-timeout: 1s"}, called{http: 200, status: "INTERNAL", alone: true}, message.BadRequest},

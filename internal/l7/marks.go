@@ -98,9 +98,38 @@ func saysNo(f *message.Fields, i int) bool {
 	return !f.Removed(i) && message.EqualFold(f.Name(i), retryName) && message.EqualFold(f.Value(i), retryNo)
 }
 
+// marks reports that who asks hears of it when an answer is not to be retried.
+func (e *exchange) marks() bool { return e.above || e.ci.scratch.weir }
+
 // answerMark tells a weir in front that it need not retry.
 func (e *exchange) answerMark(f *message.Fields) {
-	if e.final && (e.above || e.ci.scratch.weir) {
+	if e.final && e.marks() {
+		f.Add(message.WeirAny, retryName, retryNo)
+	}
+}
+
+// passMark is answerMark for a backend's answer. below says that it carried the
+// mark of a weir.
+//
+// A call's status that comes alone says the same by a negative pushback, which
+// clients of gRPC and other proxies heed as well. One that is a server's own stays
+// whoever asks; one that a weir has put beside its mark goes no further than that.
+func (e *exchange) passMark(f *message.Fields, below bool) {
+	c := &e.call
+	if !c.on || !c.known {
+		e.answerMark(f)
+		return
+	}
+	never := c.pushed && c.pushback < 0
+	switch {
+	case !e.final || never && !below: // there is nothing to say, or it is said
+	case !e.marks():
+		if never {
+			f.RemoveID(message.GRPCPushback)
+		}
+	default:
+		f.RemoveID(message.GRPCPushback)
+		f.Add(message.GRPCPushback, grpcPushbackName, "-1")
 		f.Add(message.WeirAny, retryName, retryNo)
 	}
 }

@@ -143,6 +143,46 @@ func TestRetryMark(t *testing.T) {
 	}
 }
 
+// TestRetryMarkOfCalls: of a call's status that comes alone the mark is a negative
+// pushback as well, which nobody but a weir in front gets to see, unless the server
+// has said so itself.
+func TestRetryMarkOfCalls(t *testing.T) {
+	const never, no = "grpc-retry-pushback-ms: -1", "X-Weir-Retry: no"
+	for name, c := range map[string]struct {
+		answer   string
+		above    bool
+		attempts int
+		pushback []string
+		mark     []string
+	}{
+		"after a retry":            {alone(14), true, 2, []string{"-1"}, []string{"no"}},
+		"in place of the server's": {alone(14, "grpc-retry-pushback-ms: 1"), true, 2, []string{"-1"}, []string{"no"}},
+		"to a stranger nothing":    {alone(14), false, 2, nil, nil},
+		"without a retry":          {alone(14), true, 1, nil, nil},
+		"told from below":          {alone(14, never, no), true, 2, []string{"-1"}, []string{"no"}},
+		"and not passed on":        {alone(14, never, no), false, 2, nil, nil},
+		"the server's own":         {alone(14, never), false, 2, []string{"-1"}, nil},
+		"that says it to weirs":    {alone(14, never), true, 2, []string{"-1"}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, []string{weirtest.Always(t, c.answer).Addr(), weirtest.Always(t, c.answer).Addr()}, edit(func(r *rig) {
+				r.rt.Retry.Attempts = c.attempts
+				r.rt.Retry.OnGRPC.Add(uint8(message.GRPCUnavailable))
+			}))
+			var fields []string
+			if c.above {
+				fields = []string{"X-Weir-Attempt: 1"}
+			}
+			got := r.calls().call(one(), fields...)
+			if push, mark := got.header.Values(grpcPushbackName), got.header.Values(retryName); got.status != "UNAVAILABLE" || !slices.Equal(push, c.pushback) || !slices.Equal(mark, c.mark) {
+				t.Errorf("got %+v, want pushback %q and mark %q", got, c.pushback, c.mark)
+			}
+			r.record()
+		})
+	}
+}
+
 // TestRetryMarkOnOwnAnswer: an answer that weir makes itself is marked as well,
 // unless nothing was sent, which the layer above may then try elsewhere.
 func TestRetryMarkOnOwnAnswer(t *testing.T) {

@@ -45,7 +45,7 @@ func (e *exchange) readSignals() {
 // readTrailers looks at what came after the content: it is younger than the
 // head.
 func (e *exchange) readTrailers() {
-	if (!e.rt.LoadReports && !e.call.on) || e.up == nil || !e.res.Body.Trailers() || !e.up.BodyDone() {
+	if (!e.rt.LoadReports && !e.call.on) || e.up == nil || !e.res.Trailers() || !e.up.BodyDone() {
 		return
 	}
 	t := e.up.Trailers()

@@ -112,7 +112,7 @@ func (e *exchange) pumpBody(up Upstream) Failure {
 		if end {
 			b.drained.Store(true)
 			b.kept = b.keeping
-			b.trailers = e.req.Body.Trailers() && e.d.Trailers().Len() > 0
+			b.trailers = e.req.Trailers() && e.d.Trailers().Len() > 0
 		}
 		if b.quit.Load() {
 			return Failure{}

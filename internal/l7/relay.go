@@ -10,6 +10,7 @@ import (
 	"github.com/weirlb/weir/internal/clock"
 	"github.com/weirlb/weir/internal/message"
 	"github.com/weirlb/weir/internal/netconn"
+	"github.com/weirlb/weir/internal/observe"
 	"github.com/weirlb/weir/pool"
 )
 
@@ -37,9 +38,8 @@ func (e *exchange) relay() Failure {
 	if e.res.Status == 101 {
 		return e.switchProtocols()
 	}
-	if e.call.on && e.res.Body == message.Sized && e.res.Major >= 2 {
-		// HTTP/2 knows its end without a length, and behind that come trailers.
-		e.res.Body = message.Streamed
+	if e.res.Body == message.Sized && e.res.Major >= 2 {
+		e.settleTrailers()
 	}
 	e.prepareAnswer()
 	if !e.body.taken() {
@@ -50,7 +50,7 @@ func (e *exchange) relay() Failure {
 	up := e.up
 	var piece []byte
 	end := e.head || e.res.Body == message.NoBody
-	trailed := e.res.Body.Trailers()
+	trailed := e.res.Trailers()
 	if !end && up.Buffered() {
 		p, err := up.ReadBody()
 		switch {
@@ -72,6 +72,7 @@ func (e *exchange) relay() Failure {
 	}
 	e.rec.BytesOut = int64(len(piece))
 	if !end {
+		e.streams = e.endless()
 		if f := e.relayBody(); f.failed() {
 			return f
 		}
@@ -87,6 +88,24 @@ func (e *exchange) relay() Failure {
 	return Failure{}
 }
 
+// settleTrailers decides what becomes of the length of an answer that has one and,
+// since it came over HTTP/2, perhaps trailers. HTTP/2 has a place for both. Over
+// HTTP/1.1 only content without a length has trailers, and ones that are announced
+// count for more. A call's length is no loss, and in its way when weir has to end
+// the call.
+func (e *exchange) settleTrailers() {
+	r := &e.res
+	switch {
+	case e.call.on:
+		r.Body = message.Streamed
+	case e.req.Major >= 2:
+		r.Trailing = true
+	case r.Fields.Has(message.Trailer):
+		r.Body = message.Streamed
+		r.Fields.RemoveID(message.ContentLength)
+	}
+}
+
 // prepareAnswer turns the backend's fields into the client's.
 func (e *exchange) prepareAnswer() {
 	r := &e.res
@@ -98,7 +117,7 @@ func (e *exchange) prepareAnswer() {
 		f.AddFunc(message.Date, "Date", appendDate)
 	}
 	f.AddBytes(message.XRequestID, "X-Request-Id", e.requestID)
-	e.answerMark(f)
+	e.passMark(f, final)
 	if e.h.HSTS != "" {
 		f.RemoveName("Strict-Transport-Security") // of two, browsers take the first
 		f.Add(message.Other, "Strict-Transport-Security", e.h.HSTS)
@@ -145,7 +164,7 @@ func (e *exchange) relayBody() Failure {
 			return f
 		}
 		end := up.BodyDone()
-		trailers := end && e.res.Body.Trailers() && up.Trailers().Len() > 0
+		trailers := end && e.res.Trailers() && up.Trailers().Len() > 0
 		var err error
 		if len(p) > 0 || !trailers {
 			err = d.WriteBody(p, end && !trailers)
@@ -171,6 +190,7 @@ func (e *exchange) nextPiece() ([]byte, Failure) {
 			if first {
 				e.now = clock.Now()
 				e.headFor = e.now // stream_idle runs from here
+				e.enroll()
 			}
 			e.armRead()
 		}
@@ -199,6 +219,7 @@ func (e *exchange) nextPiece() ([]byte, Failure) {
 		}
 		e.watchClient()
 		e.enlist()
+		e.enroll()
 	}
 }
 
@@ -209,7 +230,7 @@ func (e *exchange) armRead() {
 	switch {
 	case e.body.running(): // look again whether the client is to be watched
 		by = earliest(by, e.now.Add(time.Second))
-	case !e.w.armed || e.unlisted():
+	case !e.w.armed || e.unlisted() || e.unenrolled():
 		by = earliest(by, e.now.Add(watchAfter))
 	}
 	e.up.SetReadDeadline(by)
@@ -223,6 +244,9 @@ func (e *exchange) relayFailed(err error) Failure {
 	}
 	if f := e.body.clientFault(); f.failed() {
 		return f
+	}
+	if why := e.stream.cause(); why != observe.TunnelByPeer {
+		return e.streamEnded(why, err)
 	}
 	if e.callOver() {
 		return callCut(PhaseRelay, err)

@@ -36,6 +36,7 @@ type Request struct {
 	Fields        Fields
 	Body          Body
 	ContentLength int64 // meaningful when Body is Sized
+	Trailing      bool  // trailers may follow Sized content, too: it came over HTTP/2
 
 	Close           bool // the peer will not send another request on this connection
 	ExpectContinue  bool // Expect: 100-continue
@@ -53,9 +54,16 @@ type Response struct {
 	Fields        Fields
 	Body          Body
 	ContentLength int64 // meaningful when Body is Sized; also set from the field of a HEAD answer or 304, -1 when absent
+	Trailing      bool  // trailers may follow Sized content, too: it goes over HTTP/2 from end to end
 
 	Close           bool // the peer closes after this message
 	WebSocket       bool // 101 with Upgrade: websocket
 	ConnectionNamed bool
 	KeepAlive       int64 // seconds announced by Keep-Alive: timeout=N, 0 when absent
 }
+
+// Trailers reports that the message may end with trailers.
+func (r *Request) Trailers() bool { return r.Body.Trailers() || r.Trailing }
+
+// Trailers reports that the message may end with trailers.
+func (r *Response) Trailers() bool { return r.Body.Trailers() || r.Trailing }
