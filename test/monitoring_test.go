@@ -29,6 +29,7 @@ var promised = map[string]string{
 	"weir_in_flight":                  "backend pool",
 	"weir_tunnels":                    "backend pool",
 	"weir_tunnels_ended_total":        "cause outcome pool",
+	"weir_streams_ended_total":        "cause pool",
 	"weir_sessions_total":             "backend listener pool reason route",
 	"weir_session_bytes_total":        "backend direction listener pool route",
 	"weir_session_seconds_total":      "backend listener pool route",

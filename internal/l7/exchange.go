@@ -174,6 +174,9 @@ type exchange struct {
 	rpath []byte // rewritten path
 
 	sticky stickyCookie // the request's, where the route has Sticky
+
+	streams bool    // the answer is endless
+	stream  *stream // nil: it is none, or not known to Tunnels yet
 }
 
 // Serve carries one exchange from its head to its record. It returns when the
@@ -239,6 +242,7 @@ func (e *exchange) reset() {
 	e.body.reset()
 	e.w.reset()
 	e.sticky = stickyCookie{}
+	e.streams, e.stream = false, nil
 }
 
 // run is the exchange.
@@ -344,6 +348,8 @@ func (e *exchange) shape() {
 func (e *exchange) finish(f *Failure) {
 	if f.failed() && e.x.cutting.Load() && f.Reason == message.ClientAbort {
 		f.Reason = message.DrainCut
+		e.x.cuts.Add(1)
+	} else if f.Reason == message.DrainCut && e.callOver() && e.stream.cause() == observe.TunnelByPeer {
 		e.x.cuts.Add(1)
 	}
 	if o, ok := e.d.(interface{ OverAge() bool }); ok && f.failed() && f.Reason == message.ClientAbort && o.OverAge() {

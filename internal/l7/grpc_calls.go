@@ -46,6 +46,7 @@ func (e *exchange) unlisted() bool { return e.call.on && !e.call.listed }
 
 // delist is called before the call lets go of what it waits for.
 func (e *exchange) delist() {
+	e.letStreamGo()
 	if !e.call.listed {
 		return
 	}

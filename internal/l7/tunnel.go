@@ -96,7 +96,7 @@ func (e *exchange) tunnelEnd(t *tunnel, err error) Failure {
 		return e.tunnelEnded(t)
 	}
 	if err != nil && e.up.CutShort() {
-		e.countTunnel(observe.TunnelByDrain, observe.TunnelCut)
+		e.countTunnel(nil, observe.TunnelByDrain, observe.TunnelCut) // what drains counts what its deadline cuts
 		return drainCut(PhaseTunnel, err)
 	}
 	f := Failure{Phase: PhaseTunnel, Kind: pool.Success, Err: err}
@@ -121,7 +121,7 @@ func (e *exchange) tunnelEnd(t *tunnel, err error) Failure {
 // tunnelEnded names how a tunnel ended that weir ended.
 func (e *exchange) tunnelEnded(t *tunnel) Failure {
 	why, how := observe.TunnelCause(t.why.Load()), t.outcome()
-	e.countTunnel(why, how)
+	e.countTunnel(e.backend, why, how)
 	f := Failure{Fault: FaultWeir, Phase: PhaseTunnel, Kind: pool.Success, Detail: why.String() + ": "}
 	switch why {
 	case observe.TunnelByAge:
@@ -159,8 +159,8 @@ func (e *exchange) tunnelEnded(t *tunnel) Failure {
 	return f
 }
 
-func (e *exchange) countTunnel(why observe.TunnelCause, how observe.TunnelOutcome) {
-	e.x.tunnels.count(why, how)
+func (e *exchange) countTunnel(of *balance.Backend, why observe.TunnelCause, how observe.TunnelOutcome) {
+	e.x.tunnels.count(of, why, how)
 	if e.rt.PoolSeries != nil {
 		e.rt.PoolSeries.TunnelEnded(why, how)
 	}

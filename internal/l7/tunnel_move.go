@@ -168,6 +168,14 @@ func (h *half) run(ahead []byte) error {
 	}
 	for err == nil {
 		h.arm()
+		if h.t.ending() && !h.said {
+			// The end may have come between the last read and the arming: then nobody
+			// wakes this half any more.
+			if err = h.last(clock.Now()); err != nil {
+				break
+			}
+			h.arm()
+		}
 		if err = h.take(); err == nil {
 			continue
 		}

@@ -22,9 +22,9 @@ const (
 	TunnelHurry = 250 * time.Millisecond
 )
 
-// LongLived is a connection through weir that lives as long as its peers want: a
-// tunnel, or a session of package l4. It is comparable, and safe for concurrent
-// use.
+// LongLived is what lives as long as its peers want: a tunnel, a stream of events
+// or messages, or a session of package l4. It is comparable, and safe for
+// concurrent use.
 type LongLived interface {
 	Backend() *balance.Backend
 	Since() balance.Instant
@@ -33,25 +33,37 @@ type LongLived interface {
 	End(why observe.TunnelCause, wait time.Duration)
 }
 
-// Tunnels are the open tunnels of a process, and its sessions, so that they can
-// be counted and ended. Make it with NewTunnels; it is safe for concurrent use.
+// Tunnels are the open tunnels of a process, its streams and its sessions, so that
+// they can be counted and ended. Make it with NewTunnels; it is safe for concurrent use.
 type Tunnels struct {
 	mu   sync.Mutex // guards the rest
 	on   map[*balance.Backend]*tunnelsOn
 	open int                 // those that were told to end included
 	over observe.TunnelCause // every one that opens is ended for this; TunnelByPeer: none is
 	wait time.Duration       // and has so long
+	cut  bool                // Cut was called
 	none chan struct{}       // closed when the last is gone; nil: nobody waits
 
-	ended [observe.TunnelCauses]TunnelsEnded
+	ended   [observe.TunnelCauses]TunnelsEnded
+	streams [observe.TunnelCauses]int64 // ended
+	drains  map[*balance.Backend]*Drained
 }
 
 // TunnelsEnded counts tunnels that weir ended, by how.
 type TunnelsEnded [observe.TunnelOutcomes]int64
 
+// Drained is what the drain of a backend has ended of what would not have ended by
+// itself.
+type Drained struct {
+	Tunnels  TunnelsEnded
+	Streams  int64
+	Sessions int64
+}
+
 // tunnelsOn are those of one backend.
 type tunnelsOn struct {
 	all    map[LongLived]struct{}
+	flows  int                    // of all, streams
 	untold map[LongLived]struct{} // of all, those that were not told to end
 }
 
@@ -65,17 +77,27 @@ func (s *Tunnels) Open() int {
 	return s.open
 }
 
-// On returns how many of them lead to a backend.
+// On returns how many tunnels and sessions lead to a backend.
 func (s *Tunnels) On(b *balance.Backend) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if o := s.on[b]; o != nil {
-		return len(o.all)
+		return len(o.all) - o.flows
 	}
 	return 0
 }
 
-// Untold returns how many tunnels lead to a backend that were not told to end.
+// Streams returns how many streams lead to a backend.
+func (s *Tunnels) Streams(b *balance.Backend) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o := s.on[b]; o != nil {
+		return o.flows
+	}
+	return 0
+}
+
+// Untold returns how many of all three lead to a backend that were not told to end.
 func (s *Tunnels) Untold(b *balance.Backend) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,7 +107,8 @@ func (s *Tunnels) Untold(b *balance.Backend) int {
 	return 0
 }
 
-// Enter adds what has opened. It may be told to end at once.
+// Enter adds what has opened. Towards the end of the process tunnels and sessions
+// are told to end at once; a stream may still come to its own end.
 func (s *Tunnels) Enter(t LongLived) {
 	s.mu.Lock()
 	o := s.on[t.Backend()]
@@ -96,6 +119,12 @@ func (s *Tunnels) Enter(t LongLived) {
 	s.open++
 	o.all[t] = struct{}{}
 	over, wait := s.over, s.wait
+	if isStream(t) {
+		o.flows++
+		if !s.cut {
+			over = observe.TunnelByPeer
+		}
+	}
 	if over == observe.TunnelByPeer {
 		o.untold[t] = struct{}{}
 	}
@@ -112,6 +141,9 @@ func (s *Tunnels) Leave(t LongLived) {
 	o := s.on[t.Backend()]
 	delete(o.untold, t)
 	delete(o.all, t)
+	if isStream(t) {
+		o.flows--
+	}
 	if len(o.all) == 0 {
 		delete(s.on, t.Backend())
 	}
@@ -144,7 +176,7 @@ func (s *Tunnels) Close(why observe.TunnelCause, wait time.Duration) {
 // have no longer either.
 func (s *Tunnels) Cut(why observe.TunnelCause, wait time.Duration) {
 	s.mu.Lock()
-	s.over, s.wait = why, wait
+	s.over, s.wait, s.cut = why, wait, true
 	all := make([]LongLived, 0, s.open)
 	for _, o := range s.on {
 		clear(o.untold)
@@ -179,6 +211,7 @@ func (s *Tunnels) End(w *Wave) (told int) {
 		}
 		for _, t := range some {
 			t.End(w.Cause, wait)
+			s.countSession(t, w.Cause)
 		}
 		told += len(some)
 		if gap <= 0 {
@@ -307,10 +340,70 @@ func (s *Tunnels) Ended(why observe.TunnelCause) TunnelsEnded {
 	return s.ended[why]
 }
 
-func (s *Tunnels) count(why observe.TunnelCause, how observe.TunnelOutcome) {
+func (s *Tunnels) count(b *balance.Backend, why observe.TunnelCause, how observe.TunnelOutcome) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended[why][how]++
+	if d := s.drains[b]; d != nil && why == observe.TunnelByDrain {
+		d.Tunnels[how]++
+	}
+}
+
+func (s *Tunnels) countStream(b *balance.Backend, why observe.TunnelCause) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.streams[why]++
+	if d := s.drains[b]; d != nil && why == observe.TunnelByDrain {
+		d.Streams++
+	}
+}
+
+// countSession counts a session that a drain was told to end; what becomes of it is
+// nothing but that.
+func (s *Tunnels) countSession(t LongLived, why observe.TunnelCause) {
+	switch t.(type) {
+	case *tunnel, *stream:
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if d := s.drains[t.Backend()]; d != nil && why == observe.TunnelByDrain {
+		d.Sessions++
+	}
+}
+
+// StreamsEnded returns how many streams were ended for a cause.
+func (s *Tunnels) StreamsEnded(why observe.TunnelCause) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.streams[why]
+}
+
+// BeginDrain counts from now on what the drain of a backend ends, until EndDrain.
+func (s *Tunnels) BeginDrain(b *balance.Backend) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.drains == nil {
+		s.drains = make(map[*balance.Backend]*Drained)
+	}
+	s.drains[b] = new(Drained)
+}
+
+// EndDrain forgets what BeginDrain has counted.
+func (s *Tunnels) EndDrain(b *balance.Backend) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.drains, b)
+}
+
+// Drained returns what the drain of a backend has ended so far.
+func (s *Tunnels) Drained(b *balance.Backend) Drained {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if d := s.drains[b]; d != nil {
+		return *d
+	}
+	return Drained{}
 }
 
 // forget takes a tunnel that ends by itself out of those that may be told.

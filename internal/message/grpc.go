@@ -96,7 +96,7 @@ func (r Reason) GRPC() GRPCStatus {
 		return GRPCDeadlineExceeded
 	case BodyTooLarge, HeaderTooLarge, URITooLong, RateLimited:
 		return GRPCResourceExhausted
-	case MaxAge, Misdirected: // to be asked again, on another connection
+	case MaxAge, Misdirected, Rebalanced: // to be asked again, on another connection
 		return GRPCUnavailable
 	default:
 		return GRPCFromHTTP(r.Status())

@@ -43,8 +43,20 @@ var meanings = [Reasons][2]string{
 	DrainCut:            {"cut at the deadline of weir's or the backend's drain", "a longer deadline"},
 	MaxAge:              {"the connection reached its greatest age", "nothing: the client connects again"},
 	DrainClosed:         {"a WebSocket was closed in order for weir's or the backend's drain", "nothing: the client connects again"},
-	Rebalanced:          {"a WebSocket was closed because its backend had more than its part of them", "nothing: the client connects again; rebalance of the pool"},
+	Rebalanced:          {"a WebSocket or stream was ended because its backend had more than its part of them", "nothing: the client connects again; rebalance of the pool"},
 	DeadlineExceeded:    {"the deadline that the gRPC call came with has passed", "what became slow; the client's deadline"},
+}
+
+// tunnelMeanings are those of tunnels, where they are others.
+var tunnelMeanings = map[Reason][2]string{
+	DrainCut:    {"a WebSocket was cut for weir's or the backend's drain: detail says who did not answer the Close frame", "that side's code: an answer to Close takes milliseconds, and no deadline of weir's makes it come"},
+	ClientAbort: {"the client's side of a WebSocket broke: reset, or gone without a Close frame", "the client's network; pages that are left do not always close"},
+}
+
+// TunnelMeaning is Meaning for a tunnel, where that is another one.
+func (r Reason) TunnelMeaning() (what, look string, other bool) {
+	m, ok := tunnelMeanings[r]
+	return m[0], m[1], ok
 }
 
 // Meaning says in words what happened, and where an operator looks next.

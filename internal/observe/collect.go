@@ -70,7 +70,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 		descLimit, descShed,
 		descConnections, descAcceptQueue, descAcceptLimit, descHandshakes, descHandshaking, descHeaders, descCertificate, descPorts, descGeneration,
 		descDiscovered, descHeld, descLastAnswer, descAnswers, descLogDropped,
-		descTunnels, descTunnelEnds, descSessions, descSessionBytes, descSessionSeconds,
+		descTunnels, descTunnelEnds, descStreamEnds, descSessions, descSessionBytes, descSessionSeconds,
 	} {
 		ch <- d
 	}

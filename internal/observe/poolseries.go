@@ -49,6 +49,7 @@ type PoolSeries struct {
 	sticky                    [stickyOutcomes]atomic.Uint64
 	tunnelled                 atomic.Bool // it has had one
 	tunnelEnds                tunnelEnds
+	streamEnds                [TunnelCauses]atomic.Uint64
 }
 
 // Retry counts a retry by what made it necessary: the reason an attempt ended,

@@ -71,14 +71,25 @@ func (p *PoolSeries) TunnelEnded(why TunnelCause, how TunnelOutcome) {
 	}
 }
 
+// StreamEnded counts a stream that weir ended: server-sent events, or a gRPC stream.
+func (p *PoolSeries) StreamEnded(why TunnelCause) {
+	if why != TunnelByPeer && why < TunnelCauses {
+		p.streamEnds[why].Add(1)
+	}
+}
+
 var (
+	descStreamEnds = desc("weir_streams_ended_total", "Server-sent events and gRPC streams that weir ended, by why.", "pool", "cause")
 	descTunnels    = desc("weir_tunnels", "Open tunnels (WebSocket) to the backend.", "pool", "backend")
 	descTunnelEnds = desc("weir_tunnels_ended_total", "Tunnels that weir ended, by why and by whether the peers answered its Close frame.", "pool", "cause", "outcome")
 )
 
-// tunnelEnds exposes the counts of one pool that are not zero.
+// tunnelEnds exposes the counts of tunnels and streams of one pool that are not zero.
 func (s sink) tunnelEnds(p *PoolSeries) {
 	for why := range p.tunnelEnds {
+		if n := p.streamEnds[why].Load(); n > 0 {
+			s.counter(descStreamEnds, n, p.name, tunnelCauseNames[why])
+		}
 		for how := range p.tunnelEnds[why] {
 			if n := p.tunnelEnds[why][how].Load(); n > 0 {
 				s.counter(descTunnelEnds, n, p.name, tunnelCauseNames[why], tunnelOutcomeNames[how])
