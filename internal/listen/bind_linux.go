@@ -57,6 +57,9 @@ func network(where string) string {
 // CheckBind finds out whether a socket could be bound, apart from its port or
 // path being in use, as it is while another weir runs. It leaves nothing behind.
 func CheckBind(where string) error {
+	if bind, ok := strings.CutPrefix(where, packetsPrefix); ok {
+		return checkBindPackets(bind)
+	}
 	if strings.HasPrefix(where, "systemd:") {
 		return nil // only the process that the manager starts has it
 	}

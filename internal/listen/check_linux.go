@@ -14,10 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Check says why Take (private: TakePrivate) would fail for a bind, in the same
-// words, and leaves everything as it is: no client finds a socket that is gone
+// Check says why Take (private: TakePrivate; of a PacketsBind: TakePackets) would fail
+// for a bind, in the same words, and leaves everything as it is: no client finds a socket that is gone
 // the next moment, as nothing listens.
 func (s *Sockets) Check(bind string, private bool) error {
+	if where, ok := strings.CutPrefix(bind, packetsPrefix); ok {
+		return s.checkPackets(where)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.find(bind) != nil {

@@ -19,6 +19,10 @@ import (
 // of UDP is another one than that of TCP.
 const packetsPrefix = "udp:"
 
+// PacketsBind is what the sockets for datagrams of a bind are checked by, beside those
+// for connections.
+func PacketsBind(bind string) string { return packetsPrefix + bind }
+
 // Packets is a hold on the sockets for datagrams of one address. There are several
 // of them, which the kernel spreads clients over by their addresses and ports, so
 // that each can be read by one goroutine; with systemd's there is one. Nobody
@@ -164,8 +168,8 @@ func (s *Sockets) findPackets(bind string) *openPackets {
 
 func packetNetwork(bind string) string { return "udp" + strings.TrimPrefix(network(bind), "tcp") }
 
-// CheckPackets is Check for TakePackets.
-func (s *Sockets) CheckPackets(bind string) error {
+// checkPackets is Check for TakePackets.
+func (s *Sockets) checkPackets(bind string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.findPackets(bind) != nil {
@@ -179,8 +183,8 @@ func (s *Sockets) CheckPackets(bind string) error {
 	return err
 }
 
-// CheckBindPackets is CheckBind for datagrams.
-func CheckBindPackets(where string) error {
+// checkBindPackets is CheckBind for datagrams.
+func checkBindPackets(where string) error {
 	if strings.HasPrefix(where, systemdPrefix) {
 		return nil
 	}

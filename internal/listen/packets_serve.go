@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package listen
+
+import (
+	"net/netip"
+	"time"
+)
+
+// ServePackets is Serve for a listener with Options.Packets: it returns nil after
+// Stop; flows go on. Call it once.
+func (l *Listener) ServePackets(srv PacketServer) error {
+	l.mu.Lock()
+	if l.stopped {
+		l.mu.Unlock()
+		return nil
+	}
+	l.packets = srv
+	var err error
+	for _, b := range l.binds {
+		if err == nil {
+			err = srv.Open(b.packets.Sockets())
+		}
+	}
+	l.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	<-l.stop
+	srv.Stop()
+	return nil
+}
+
+// leavePackets gives up the sockets of a bind. Called under mu.
+func (l *Listener) leavePackets(k *Packets) {
+	if l.packets == nil {
+		k.Close()
+		return
+	}
+	l.handlers.Add(1)
+	l.packets.Close(k.Sockets(), func() {
+		k.Close()
+		l.handlers.Done()
+	})
+}
+
+// Place is what EnterFlow took, for LeaveFlow.
+type Place struct {
+	Of      any // a pointer, so that it is not copied
+	Counted bool
+}
+
+// EnterFlow takes a place for a flow of datagrams, as one is taken for a connection,
+// or says why there is none. Where the listener has no ceiling of its own its flows
+// are half of what the process may have at most: they cost a sender nothing.
+func (l *Listener) EnterFlow(client netip.Addr) (p Place, why Refusal, ok bool) {
+	set := l.set.Load()
+	if set.opt.Short != nil && set.opt.Short() {
+		return p, NoMemory, false
+	}
+	if set.opt.MaxConnections <= 0 {
+		if most := set.opt.Gate.Limit(); most > 0 && l.open.Load() >= max(int64(most)/2, 1) {
+			return p, ListenerLimit, false
+		}
+	}
+	why, p.Counted, ok = l.enter(set, client)
+	p.Of = set
+	return p, why, ok
+}
+
+// LeaveFlow gives a place back.
+func (l *Listener) LeaveFlow(client netip.Addr, p Place) {
+	set, ok := p.Of.(*settings)
+	if !ok {
+		set = l.set.Load()
+	}
+	l.leave(set, client, p.Counted)
+}
+
+// RefuseFlow counts a flow that got no place; one in a while is logged.
+func (l *Listener) RefuseFlow(why Refusal) {
+	set := l.set.Load()
+	l.count(set, why)
+	now := time.Now().UnixNano()
+	last := l.flowSaid[why].Load()
+	if now-last >= int64(logEvery) && l.flowSaid[why].CompareAndSwap(last, now) {
+		set.opt.Logger.Warn("flow refused at a ceiling", "listener", set.opt.Name, "reason", why.String(),
+			"total", l.refused[why].Load(), "open", l.Connections(), "process", set.opt.Gate.Open())
+	}
+}
