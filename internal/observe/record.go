@@ -67,6 +67,8 @@ type Record struct {
 	BytesIn  int64 // content received from the client
 	BytesOut int64 // content sent to the client
 
+	DatagramsIn, DatagramsOut int64 // of a flow of UDP: those that BytesIn and BytesOut are the content of
+
 	Sticky StickyOutcome // what became of its session; StickyNone where the pool keeps none
 
 	Detail string // a few words beyond the reason; never from a secret field

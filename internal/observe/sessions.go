@@ -14,10 +14,12 @@ import (
 // SessionBytes count the bytes of sessions that have reached the other side,
 // while they move. It is safe for concurrent use.
 type SessionBytes struct {
-	In  atomic.Uint64 // from clients to the backend
-	_   [7]uint64
-	Out atomic.Uint64 // from the backend to clients
-	_   [7]uint64
+	In           atomic.Uint64 // from clients to the backend
+	DatagramsIn  atomic.Uint64 // of UDP: how many these are
+	_            [6]uint64
+	Out          atomic.Uint64 // from the backend to clients
+	DatagramsOut atomic.Uint64
+	_            [6]uint64
 }
 
 // sessionCounts are what a Series has counted of sessions.

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package l4
+
+import (
+	"fmt"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/balance"
+	"github.com/weirlb/weir/internal/clock"
+)
+
+// flowLoop moves the datagrams of many flows on one goroutine. Clients' datagrams
+// come from sockets that the kernel spreads clients over, one of each address for
+// each loop, so that a flow is one loop's alone and nothing of it is locked.
+type flowLoop struct {
+	// Constant.
+	ep, bell int  // epoll instance, eventfd
+	plain    bool // without what the kernel offers to put datagrams together and to cut them apart
+	bug      func(v any)
+	done     chan struct{} // closed when the goroutine has ended
+
+	// Owned by the goroutine.
+	up, down   *inbox // from clients, from backends
+	used       int    // messages of down that out refers to
+	out        outbox
+	outPort    *port // what out is to be sent from
+	fwd        forward
+	pieces     [batch]unix.Iovec
+	parts      [batch]unix.Iovec
+	events     [256]unix.EpollEvent
+	slots      []flowSlot
+	free       int32 // head of the list of free slots, -1 none
+	ports      []*port
+	shelves    []*shelf
+	shelfOf    map[*Route]*shelf
+	againPorts []*port
+	again      []*Flow // have more to read
+	now        balance.Instant
+	waitedOut  bool // for room to send, in this turn
+	req        balance.Request
+
+	wake // shared with other goroutines
+}
+
+// flowSlot is the place of one flow or port, found by what epoll says. A slot is
+// reused; gen tells the uses apart.
+type flowSlot struct {
+	f    *Flow
+	p    *port
+	gen  uint32
+	next int32 // free slot
+}
+
+// newFlowLoop opens a loop and starts it. Close it.
+func newFlowLoop(bug func(v any), plain bool) (*flowLoop, error) {
+	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("open an epoll instance: %w", err)
+	}
+	bell, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		_ = unix.Close(ep)
+		return nil, fmt.Errorf("open an eventfd: %w", err)
+	}
+	if err := unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, bell, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: -1}); err != nil {
+		_ = unix.Close(bell)
+		_ = unix.Close(ep)
+		return nil, fmt.Errorf("wait for an eventfd: %w", err)
+	}
+	l := &flowLoop{
+		ep: ep, bell: bell, plain: plain, bug: bug, done: make(chan struct{}), free: -1,
+		up: newInbox(), down: newInbox(), shelfOf: make(map[*Route]*shelf),
+	}
+	l.wake.bell = bell
+	go l.run()
+	return l, nil
+}
+
+// close ends every flow and waits for the goroutine.
+func (l *flowLoop) close() {
+	l.shut()
+	<-l.done
+}
+
+// run is the goroutine.
+func (l *flowLoop) run() {
+	defer close(l.done)
+	for l.turn() {
+	}
+	l.now = clock.Now()
+	for i := range l.slots {
+		if f := l.slots[i].f; f != nil {
+			f.tell(causeShutdown)
+			l.told(f)
+		}
+	}
+	for len(l.ports) > 0 {
+		l.removePort(l.ports[0])
+	}
+	_ = unix.Close(l.bell)
+	_ = unix.Close(l.ep)
+}
+
+// turn waits for events and handles them. It reports false when the loop is
+// closed.
+func (l *flowLoop) turn() bool {
+	defer l.caught()
+	n := l.poll()
+	if n == 0 && len(l.again)+len(l.againPorts) == 0 && l.sleep() {
+		n = l.wait(l.timeLeft())
+	}
+	l.now = clock.Now()
+	l.waitedOut = false
+	todo, ends, closed := l.awake()
+	for _, f := range todo {
+		f()
+	}
+	if closed {
+		return false
+	}
+	for _, f := range ends {
+		l.told(f)
+	}
+	for i := range l.events[:n] {
+		l.event(&l.events[i])
+	}
+	l.resume()
+	l.flush()
+	l.expire()
+	return true
+}
+
+// caught, deferred, turns a panic into the loss of what the turn was about.
+func (l *flowLoop) caught() {
+	if v := recover(); v != nil {
+		l.bug(v)
+		l.out.reset()
+		l.used = 0
+	}
+}
+
+// timeLeft is for how many milliseconds nothing is to be done; -1: for ever.
+func (l *flowLoop) timeLeft() int {
+	var at balance.Instant
+	for _, s := range l.shelves {
+		if t := s.next(); t != 0 && (at == 0 || t < at) {
+			at = t
+		}
+	}
+	if at == 0 {
+		return -1
+	}
+	left := at.Sub(clock.Now())
+	return int(min(max((left+time.Millisecond-1)/time.Millisecond, 0), 1<<30))
+}
+
+// poll asks for events without waiting.
+func (l *flowLoop) poll() int {
+	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(l.ep), uintptr(unsafe.Pointer(&l.events)), uintptr(len(l.events)), 0, 0, 0)
+	if errno != 0 {
+		return 0
+	}
+	return int(n)
+}
+
+// wait waits for events, at most so many milliseconds (-1: for ever). The
+// runtime may take the processor back meanwhile.
+func (l *flowLoop) wait(ms int) int {
+	n, _, errno := unix.Syscall6(unix.SYS_EPOLL_PWAIT, uintptr(l.ep), uintptr(unsafe.Pointer(&l.events)), uintptr(len(l.events)), uintptr(ms), 0, 0)
+	if errno != 0 {
+		return 0 // EINTR
+	}
+	return int(n)
+}
+
+// event handles what epoll says.
+func (l *flowLoop) event(e *unix.EpollEvent) {
+	if e.Fd < 0 {
+		var b [8]byte
+		_, _ = unix.Read(l.bell, b[:])
+		return
+	}
+	s := &l.slots[e.Fd]
+	switch {
+	case s.gen != uint32(e.Pad): // it has ended since
+	case s.p != nil:
+		l.readPort(s.p)
+	case s.f != nil:
+		s.f.unsure = s.f.unsure || e.Events&unix.EPOLLERR != 0
+		l.readFlow(s.f)
+	}
+}
+
+// resume goes on with those that had more to read than one turn allows.
+func (l *flowLoop) resume() {
+	n := len(l.againPorts)
+	for i := range n {
+		p := l.againPorts[i]
+		if p.again = false; p.slot >= 0 {
+			l.readPort(p)
+		}
+	}
+	l.againPorts = append(l.againPorts[:0], l.againPorts[n:]...)
+	n = len(l.again)
+	for i := range n {
+		f := l.again[i]
+		l.again[i] = nil
+		if f.again = false; f.slot >= 0 {
+			l.readFlow(f)
+		}
+	}
+	l.again = append(l.again[:0], l.again[n:]...)
+}
+
+// enter gives a descriptor a slot and waits for it.
+func (l *flowLoop) enter(fd int, f *Flow, p *port) (int32, error) {
+	i := l.free
+	if i < 0 {
+		i = int32(len(l.slots))
+		l.slots = append(l.slots, flowSlot{gen: 1, next: -1})
+	} else {
+		l.free = l.slots[i].next
+	}
+	s := &l.slots[i]
+	s.f, s.p = f, p
+	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: i, Pad: int32(s.gen)}
+	if err := unix.EpollCtl(l.ep, unix.EPOLL_CTL_ADD, fd, &ev); err != nil {
+		l.leave(i)
+		return -1, fmt.Errorf("wait for a socket: %w", err)
+	}
+	return i, nil
+}
+
+// leave frees a slot.
+func (l *flowLoop) leave(i int32) {
+	s := &l.slots[i]
+	s.f, s.p = nil, nil
+	if s.gen++; s.gen >= 1<<31 {
+		s.gen = 1
+	}
+	s.next, l.free = l.free, i
+}
+
+// shelfFor returns where the flows of a route are kept.
+func (l *flowLoop) shelfFor(own *Flows, rt *Route) *shelf {
+	s := l.shelfOf[rt]
+	if s == nil {
+		s = &shelf{rt: rt, own: own}
+		l.shelfOf[rt] = s
+		l.shelves = append(l.shelves, s)
+	}
+	return s
+}
+
+// expire ends those whose time is over.
+func (l *flowLoop) expire() {
+	for i := 0; i < len(l.shelves); {
+		s := l.shelves[i]
+		for f := s.fresh.first; f != nil && f.last.Add(s.own.freshFor(s.rt)) <= l.now; f = s.fresh.first {
+			l.finish(f, over{idle: true})
+		}
+		for f := s.settled.first; f != nil && s.rt.Idle > 0 && f.last.Add(s.rt.Idle) <= l.now; f = s.settled.first {
+			l.finish(f, over{idle: true})
+		}
+		for f := s.born.first; f != nil && f.began.Add(s.rt.Total) <= l.now; f = s.born.first {
+			l.finish(f, over{aged: true})
+		}
+		if s.n == 0 {
+			last := len(l.shelves) - 1
+			l.shelves[i], l.shelves[last] = l.shelves[last], nil
+			l.shelves = l.shelves[:last]
+			delete(l.shelfOf, s.rt)
+			continue
+		}
+		i++
+	}
+}
