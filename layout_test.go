@@ -53,7 +53,7 @@ var walls = []wall{
 	{dir: "internal/listen", ours: []string{"balance", "internal/clock", "internal/inputfile", "internal/netconn", "internal/proxyproto"}},
 	{dir: "internal/http1", ours: []string{"balance", "internal/clock", "internal/message", "internal/netconn"}},
 	{dir: "internal/http2", ours: []string{"balance", "internal/clock", "internal/http1", "internal/message", "internal/netconn"}},
-	{dir: "internal/upstream", ours: []string{"balance", "internal/clock", "internal/http1", "internal/http2", "internal/inputfile", "internal/message", "internal/netconn"}},
+	{dir: "internal/upstream", ours: []string{"balance", "internal/clock", "internal/http1", "internal/http2", "internal/inputfile", "internal/message", "internal/netconn", "pool"}},
 	{dir: "internal/l7", any: true, never: []string{"internal/admin", "internal/config", "internal/demo", "internal/engine", "internal/listen", "internal/probe", "internal/weirtest"}},
 	{dir: "internal/l4", ours: []string{"balance", "internal/clienthello", "internal/clock", "internal/message", "internal/netconn", "internal/observe", "internal/proxyproto", "internal/upstream", "pool"}},
 	{dir: "internal/probe", ours: []string{"balance", "health", "internal/clock", "internal/http1", "internal/message", "internal/netconn", "internal/orca", "internal/proxyproto", "internal/upstream"}},

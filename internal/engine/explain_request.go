@@ -5,6 +5,7 @@ package engine
 import (
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/weirlb/weir/internal/admin"
@@ -12,10 +13,13 @@ import (
 
 // asked is a URL in pieces, as the client would send it: nothing is decoded.
 type asked struct {
-	scheme    string // http, https or empty
+	scheme    string // one of schemes, or empty
 	authority string // empty: the URL is a path
 	target    string // path and query
 }
+
+// schemes are those of what can be explained.
+var schemes = []string{"http", "https", "tcp", "udp"}
 
 // splitURL takes a URL apart. net/url would normalise what is to be explained.
 func splitURL(s string) (asked, error) {
@@ -23,8 +27,8 @@ func splitURL(s string) (asked, error) {
 	rest := s
 	if scheme, after, ok := strings.Cut(s, "://"); ok && !strings.ContainsAny(scheme, "/?#") {
 		u.scheme = strings.ToLower(scheme)
-		if u.scheme != "http" && u.scheme != "https" {
-			return u, unclear("URL %q: the scheme is http or https", s)
+		if !slices.Contains(schemes, u.scheme) {
+			return u, unclear("URL %q: the scheme is one of %s", s, strings.Join(schemes, ", "))
 		}
 		end := strings.IndexAny(after, "/?#")
 		if end < 0 {
@@ -80,8 +84,7 @@ func (x *explainer) choose(name string, u *asked) (*door, error) {
 		if d.cfg.Name == name {
 			return d, nil
 		}
-		secure := d.cfg.TLS != nil || d.cfg.Protocol == "sni"
-		if u.scheme == "" || secure == (u.scheme == "https") {
+		if u.scheme == "" || d.takes(u.scheme) {
 			byScheme, only = append(byScheme, d.cfg.Name), d
 			for _, b := range d.bound {
 				if _, p, err := net.SplitHostPort(b); err == nil && p == port && byPort == nil {
@@ -104,6 +107,21 @@ func (x *explainer) choose(name string, u *asked) (*door, error) {
 	default:
 		return nil, unclear("name the listener (--listener), as none is on that port: there is %s", strings.Join(names, ", "))
 	}
+}
+
+// takes reports whether clients that would say the scheme are for the listener.
+// tcp is anything that is passed on whole.
+func (d *door) takes(scheme string) bool {
+	switch scheme {
+	case "tcp":
+		return d.cfg.Sessions()
+	case "udp":
+		return d.cfg.Protocol == "udp"
+	}
+	if d.cfg.Protocol == "tcp" || d.cfg.Protocol == "udp" {
+		return false
+	}
+	return (d.cfg.TLS != nil || d.cfg.Protocol == "sni") == (scheme == "https")
 }
 
 // wire writes the head of the request as its client would.

@@ -7,6 +7,9 @@ import (
 	"slices"
 	"sync"
 	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/balance"
 	"github.com/weirlb/weir/internal/message"
@@ -139,11 +142,24 @@ func (s *Session) reached(now balance.Instant) bool {
 	s.o = nil
 	s.px.dialing.leave(s)
 	o.fill()
+	s.begun, s.lasts = o.begun, now.Add(lastsAfter)
 	s.fd[client] = int32(c)
 	s.closed = [2]func(){closed, o.begun.Closed}
 	s.px.opt.Sessions.Enter(s)
 	s.px.wg.Done()
 	return true
+}
+
+// lastsAfter is after what time a session is one that lasts: long before anything
+// depends on it.
+const lastsAfter = 5 * time.Second
+
+// lasting implements owner.
+func (s *Session) lasting() {
+	s.begun.Lasting()
+	ms := int(upstream.DefaultUserTimeout / time.Millisecond)
+	_ = unix.SetsockoptInt(int(s.fd[client]), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, ms) // no TCP: no matter
+	s.begun = nil
 }
 
 // unreached implements owner: another backend may be tried.

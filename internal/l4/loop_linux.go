@@ -466,6 +466,10 @@ func (l *loop) expired(p *pair) {
 		l.push(p) // it has moved since it was put there
 	case p.connecting:
 		l.overdue(p)
+	case p.lasts != 0 && l.now >= p.lasts:
+		p.lasts = 0
+		p.owner.lasting()
+		l.push(p)
 	case p.ends != 0 && l.now >= p.ends:
 		l.finish(p, end{how: endTotal})
 	case l.alive(p):

@@ -56,6 +56,7 @@ type pair struct {
 	half   [2]half         // by the side that it reads
 	unsent [2]int32        // by side: what was unacknowledged when the idle time was over last
 	last   balance.Instant // of the last byte either way
+	lasts  balance.Instant // when the owner is to hear that it lasts; 0: it has, or need not
 	ends   balance.Instant // its greatest age; 0: none
 	guard  proxyproto.Guard
 	// guarded says that a PROXY header is none of the client's to send: whoever is
@@ -77,6 +78,7 @@ type owner interface {
 	moved(from side, n int) // n bytes of what the side sent have reached the other
 	ended(e end)            // the descriptors are closed
 	told() bool             // the pair is to end, if it was asked to
+	lasting()               // pair.lasts has come
 
 	// reached hears that the backend is connected to; it puts the client's descriptor
 	// into the pair. False: there is none, and unreached is called.
@@ -123,13 +125,19 @@ func (p *pair) bound() balance.Instant {
 	if p.connecting {
 		return p.by
 	}
-	if p.idle <= 0 {
-		return p.ends
+	t := p.ends
+	if p.idle > 0 {
+		t = sooner(t, p.last.Add(p.idle))
 	}
-	if t := p.last.Add(p.idle); p.ends == 0 || t < p.ends {
-		return t
+	return sooner(t, p.lasts)
+}
+
+// sooner returns the earlier of two times, of which 0 is none.
+func sooner(a, b balance.Instant) balance.Instant {
+	if a == 0 || b != 0 && b < a {
+		return b
 	}
-	return p.ends
+	return a
 }
 
 // blocked reports that bytes wait for the other side.
@@ -337,7 +345,9 @@ func (l *loop) passEnd(p *pair, from side) {
 	if !p.half[1-from].eof {
 		p.first = from
 	}
-	h.fin = true
+	if h.fin = true; p.half[1-from].fin {
+		return // the close that follows says so
+	}
 	if err := unix.Shutdown(int(p.fd[1-from]), unix.SHUT_WR); err != nil {
 		var errno syscall.Errno
 		errors.As(err, &errno) // 0 is an error without a number

@@ -3,7 +3,6 @@
 package l4
 
 import (
-	"errors"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -292,6 +291,7 @@ func (o *opening) establish(server *netconn.Conn) {
 		err = o.chooseLoop()
 	}
 	if err == nil {
+		_ = o.c.SetUserTimeout(upstream.DefaultUserTimeout) // an option less is no reason to refuse
 		o.loop.prepare(&s.pair, pair{owner: s, slot: -1, pos: -1})
 		o.fill()
 		err = o.join(server)
@@ -404,7 +404,7 @@ var records = sync.Pool{New: func() any { return new(observe.Record) }}
 
 // fill begins a record.
 func (p *Proxy) fill(r *observe.Record, rt *Route, ci *Client) {
-	r.ClientIP, r.Start = ci.Peer.Addr(), ci.Began
+	r.ClientIP, r.ProxiedBy, r.Start = ci.Peer.Addr(), ci.ProxiedBy, ci.Began
 	r.TLS, r.Session = ci.Session != nil, ci.Session
 	if r.Session == nil {
 		r.Session = ci.Hello
@@ -458,35 +458,9 @@ func refusal(r pool.Refusal) failure {
 
 // dialFailure turns upstream's error into a failure.
 func dialFailure(err error) failure {
-	var d *upstream.DialError
-	if !errors.As(err, &d) {
-		return failure{reason: message.Unreachable, kind: pool.ConnectUnreachable, detail: err.Error()}
-	}
-	f := failure{detail: d.Error()}
-	switch d.Kind {
-	case upstream.Refused:
-		f.reason, f.kind = message.ConnectRefused, pool.ConnectRefused
-	case upstream.Timeout:
-		f.reason, f.kind = message.ConnectTimeout, pool.ConnectTimeout
-	case upstream.TLS:
-		f.reason, f.kind = message.TLSFailed, pool.TLSFailed
-	case upstream.DNS:
-		f.reason, f.kind = message.DNSFailed, pool.LocalFault
-	case upstream.LocalPorts:
-		f.reason, f.kind = message.LocalPorts, pool.LocalFault
-	case upstream.LocalFiles:
-		f.reason, f.kind = message.LocalFiles, pool.LocalFault
-	case upstream.LocalMemory:
-		f.reason, f.kind = message.LocalMemory, pool.LocalFault
-	case upstream.Limit:
-		f.reason, f.kind = message.ConnLimit, pool.LocalFault
-	case upstream.DrainOver:
-		f.reason, f.kind = message.DrainCut, pool.Reset
-	case upstream.Canceled:
-		f.reason, f.kind, f.final = message.DrainCut, pool.Canceled, true
-	default:
-		f.reason, f.kind = message.Unreachable, pool.ConnectUnreachable
-	}
+	f := failure{detail: err.Error()}
+	f.reason, f.kind = upstream.OutcomeOf(err)
+	f.final = f.kind == pool.Canceled
 	return f
 }
 

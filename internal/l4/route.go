@@ -20,6 +20,12 @@ type Client struct {
 	// Local is where the client connected to, the header's destination where one
 	// was believed.
 	Local netip.AddrPort
+	// Said are the TLVs that came in a PROXY header of version 2, and Checksum that a
+	// CRC32C was among them, see proxyproto.Header. ProxiedBy is who sent it; invalid:
+	// nobody, or whoever has a unix socket.
+	Said      []byte
+	Checksum  bool
+	ProxiedBy netip.Addr
 	// Name is the server name of a ClientHello, in lower case; empty: none.
 	Name string
 	// Asked says that the client has asked for TLS by PostgreSQL's SSLRequest, which
@@ -27,6 +33,9 @@ type Client struct {
 	Asked bool
 	// Hello is what a log can say of a hello that passes on; nil: there is none.
 	Hello *observe.Session
+	// TLVs are what a PROXY header of version 2 says of TLS that was ended here; nil:
+	// nothing. It is called when a header is made.
+	TLVs func() []byte
 	// Session is TLS that was ended here; nil: none.
 	Session *observe.Session
 	// Began is when the connection was accepted; 0: when Serve is called.

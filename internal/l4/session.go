@@ -12,6 +12,7 @@ import (
 	"github.com/weirlb/weir/internal/clock"
 	"github.com/weirlb/weir/internal/message"
 	"github.com/weirlb/weir/internal/observe"
+	"github.com/weirlb/weir/internal/upstream"
 	"github.com/weirlb/weir/pool"
 )
 
@@ -43,6 +44,7 @@ type Session struct {
 	attempts  int
 
 	// Owned by who moves the bytes.
+	begun    *upstream.Begun // until it lasts; nil: its options are set
 	lease    pool.Lease
 	answered bool // the backend has sent a byte, and the pool knows
 

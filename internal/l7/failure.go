@@ -124,36 +124,22 @@ func refused(r pool.Refusal) Failure {
 // dialFailure turns upstream's error into a failure.
 func dialFailure(err error) Failure {
 	f := Failure{Fault: FaultBackend, Phase: PhaseConnect, Err: err}
+	f.Reason, f.Kind = upstream.OutcomeOf(err)
 	var d *upstream.DialError
 	if !errors.As(err, &d) {
-		f.Reason, f.Kind = message.Unreachable, pool.ConnectUnreachable
 		return f
 	}
 	switch d.Kind {
-	case upstream.Refused:
-		f.Reason, f.Kind = message.ConnectRefused, pool.ConnectRefused
-	case upstream.Timeout:
-		f.Reason, f.Kind = message.ConnectTimeout, pool.ConnectTimeout
-	case upstream.TLS:
-		f.Reason, f.Kind = message.TLSFailed, pool.TLSFailed
 	case upstream.NotHTTP:
-		f.Reason, f.Kind, f.Detail = message.BadResponse, pool.Malformed, d.Err.Error()
-	case upstream.DNS:
-		f.Reason, f.Kind, f.Fault = message.DNSFailed, pool.LocalFault, FaultWeir
-	case upstream.LocalPorts:
-		f.Reason, f.Kind, f.Fault = message.LocalPorts, pool.LocalFault, FaultWeir
-	case upstream.LocalFiles:
-		f.Reason, f.Kind, f.Fault = message.LocalFiles, pool.LocalFault, FaultWeir
-	case upstream.LocalMemory:
-		f.Reason, f.Kind, f.Fault = message.LocalMemory, pool.LocalFault, FaultWeir
-	case upstream.Limit:
-		f.Reason, f.Kind, f.Fault = message.ConnLimit, pool.LocalFault, FaultWeir
+		f.Detail = d.Err.Error()
 	case upstream.DrainOver:
 		return drainCut(PhaseConnect, err)
 	case upstream.Canceled:
 		return clientGone(PhaseConnect, err)
 	default:
-		f.Reason, f.Kind = message.Unreachable, pool.ConnectUnreachable
+		if f.Kind == pool.LocalFault {
+			f.Fault = FaultWeir
+		}
 	}
 	return f
 }

@@ -61,7 +61,7 @@ func (b *Begun) connect(o *settings) bool {
 		return false
 	}
 	b.FD = fd
-	if b.t.files.Reserved(fd) || o.socket(fd) != nil || unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1) != nil {
+	if b.t.files.Reserved(fd) || unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1) != nil {
 		return false
 	}
 	var to unix.Sockaddr
@@ -91,6 +91,13 @@ func (b *Begun) Reached(errno syscall.Errno, late bool) error {
 	}
 	b.t.fresh.Add(1)
 	return nil
+}
+
+// Lasting sets what tells a peer that is gone from one that is silent
+// (Options.UserTimeout, Options.Probe): options that matter after seconds, and that
+// most sessions end before. It is to be called within some.
+func (b *Begun) Lasting() {
+	_ = b.t.set.Load().socket(b.FD) // an option less is no reason to end a session
 }
 
 // Cut reports that Target.Cut has asked the session to end.

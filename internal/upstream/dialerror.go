@@ -9,6 +9,9 @@ import (
 	"net"
 	"os"
 	"syscall"
+
+	"github.com/weirlb/weir/internal/message"
+	"github.com/weirlb/weir/pool"
 )
 
 // DialErrorKind says why there is no connection. No byte of a request was sent
@@ -59,6 +62,37 @@ func (k DialErrorKind) String() string {
 	default:
 		return "canceled"
 	}
+}
+
+// outcomes are what a log calls each kind, and what a pool makes of it.
+var outcomes = [...]struct {
+	reason message.Reason
+	kind   pool.OutcomeKind
+}{
+	Refused:     {message.ConnectRefused, pool.ConnectRefused},
+	Unreachable: {message.Unreachable, pool.ConnectUnreachable},
+	Timeout:     {message.ConnectTimeout, pool.ConnectTimeout},
+	TLS:         {message.TLSFailed, pool.TLSFailed},
+	NotHTTP:     {message.BadResponse, pool.Malformed},
+	DNS:         {message.DNSFailed, pool.LocalFault},
+	LocalPorts:  {message.LocalPorts, pool.LocalFault},
+	LocalFiles:  {message.LocalFiles, pool.LocalFault},
+	LocalMemory: {message.LocalMemory, pool.LocalFault},
+	Limit:       {message.ConnLimit, pool.LocalFault},
+	DrainOver:   {message.DrainCut, pool.Reset},
+	Canceled:    {message.DrainCut, pool.Canceled},
+}
+
+// OutcomeOf says what a log calls an error of Dial, and what a pool makes of it: one
+// that is no *DialError is an unreachable backend. Of Canceled, whose cause the
+// caller alone knows, it takes the end of the process for granted.
+func OutcomeOf(err error) (message.Reason, pool.OutcomeKind) {
+	var d *DialError
+	if !errors.As(err, &d) || int(d.Kind) >= len(outcomes) {
+		return outcomes[Unreachable].reason, outcomes[Unreachable].kind
+	}
+	o := outcomes[d.Kind]
+	return o.reason, o.kind
 }
 
 // Local reports that the fault is this machine's or the caller's: it says
