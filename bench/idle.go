@@ -16,7 +16,7 @@ import (
 // idle opens n clients, each of which has got its first answer when open returns,
 // and returns the memory that each costs once they have been quiet for a while.
 func idle(p *proxy, open func() (io.Closer, error), n int, quiet time.Duration) (result, error) {
-	before := p.rss()
+	before, files := p.rss(), p.files()
 	clients := make([]io.Closer, 0, n)
 	defer func() {
 		for _, c := range clients {
@@ -32,7 +32,7 @@ func idle(p *proxy, open func() (io.Closer, error), n int, quiet time.Duration) 
 	}
 	time.Sleep(quiet)
 	after := p.rss()
-	return result{"kib_per_client": float64(after-before) / float64(n), "rss_mib": float64(after) / 1024, "rss_before_mib": float64(before) / 1024}, nil
+	return result{"kib_per_client": float64(after-before) / float64(n), "files_per_client": float64(p.files()-files) / float64(n), "rss_mib": float64(after) / 1024, "rss_before_mib": float64(before) / 1024}, nil
 }
 
 func dialPlain(addr string) (net.Conn, error) { return net.Dial("tcp", addr) }

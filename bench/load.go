@@ -23,12 +23,12 @@ type result map[string]float64
 
 // closedLoop drives the proxy with wrk for a while and charges its CPU.
 // The first second is a ramp that is thrown away.
-func closedLoop(p *proxy, url string, conns int, d time.Duration) (result, error) {
-	if _, err := wrk(url, conns, time.Second); err != nil {
+func closedLoop(p *proxy, url string, conns int, d time.Duration, more ...string) (result, error) {
+	if _, err := wrk(url, conns, time.Second, more...); err != nil {
 		return nil, err
 	}
 	u0, s0 := p.cpu()
-	out, err := wrk(url, conns, d)
+	out, err := wrk(url, conns, d, more...)
 	if err != nil {
 		return nil, err
 	}
@@ -40,6 +40,7 @@ func closedLoop(p *proxy, url string, conns int, d time.Duration) (result, error
 		"user_us":            (u1 - u0).Seconds() / n * 1e6,
 		"cpu_s_per_gib":      cpu / (out.bytes / (1 << 30)),
 		"requests_per_s":     out.rate,
+		"gib_per_s":          out.bytes / (1 << 30) / d.Seconds(),
 		"p50_ms":             out.p50,
 		"p99_ms":             out.p99,
 	}, nil
@@ -53,9 +54,10 @@ var (
 	reQuant = regexp.MustCompile(`\s(50|99)%\s+([\d.]+)(us|ms|s)`)
 )
 
-func wrk(url string, conns int, d time.Duration) (wrkOutput, error) {
+func wrk(url string, conns int, d time.Duration, more ...string) (wrkOutput, error) {
 	var o wrkOutput
-	raw, err := exec.Command("wrk", "-t1", "-c", strconv.Itoa(conns), "-d", fmt.Sprintf("%ds", int(d.Seconds())), "--latency", url).CombinedOutput()
+	args := append([]string{"-t1", "-c", strconv.Itoa(conns), "-d", fmt.Sprintf("%ds", int(d.Seconds())), "--latency"}, more...)
+	raw, err := exec.Command("wrk", append(args, url)...).CombinedOutput()
 	text := string(raw)
 	if err != nil {
 		return o, fmt.Errorf("wrk %s: %w: %s", url, err, text)

@@ -16,13 +16,14 @@ import (
 )
 
 type options struct {
-	rounds  int
-	seconds time.Duration
-	cases   string
-	proxies string
-	rate    int
-	idle    int
-	out     string
+	rounds   int
+	seconds  time.Duration
+	cases    string
+	proxies  string
+	rate     int
+	idle     int
+	sessions int
+	out      string
 }
 
 // benchCase is one column of the table.
@@ -58,6 +59,22 @@ var cases = []benchCase{
 		run: func(o *options, p *proxy) (result, error) {
 			return closedLoop(p, fmt.Sprintf("http://127.0.0.1:%d/1m", p.ports.plain), 16, o.seconds)
 		}},
+	{name: "l4", what: "kept sessions of TCP, 64, of 128 bytes each way", metric: "cpu_us_per_request",
+		run: func(o *options, p *proxy) (result, error) {
+			return closedLoop(p, fmt.Sprintf("http://127.0.0.1:%d/", p.ports.l4), 64, o.seconds)
+		}},
+	{name: "l4-new", what: "a session of TCP for each exchange, 64 at once", metric: "cpu_us_per_request",
+		run: func(o *options, p *proxy) (result, error) {
+			return closedLoop(p, fmt.Sprintf("http://127.0.0.1:%d/", p.ports.l4), 64, o.seconds, "-H", "Connection: close")
+		}},
+	{name: "l4-bulk", what: "kept sessions of TCP, 16, answers of 1 MiB", metric: "cpu_s_per_gib",
+		run: func(o *options, p *proxy) (result, error) {
+			return closedLoop(p, fmt.Sprintf("http://127.0.0.1:%d/1m", p.ports.l4), 16, o.seconds)
+		}},
+	{name: "l4-many", what: "kept sessions of TCP, 1,000, answers of 1 MiB: as an ordinary user (weir-user), and as root", metric: "gib_per_s",
+		run: func(o *options, p *proxy) (result, error) {
+			return closedLoop(p, fmt.Sprintf("http://127.0.0.1:%d/1m", p.ports.l4), 1000, o.seconds, "--timeout", "30s")
+		}},
 	{name: "rate", what: "HTTP/1.1 at a fixed rate over 64 connections", metric: "p99_ms",
 		run: func(o *options, p *proxy) (result, error) {
 			return openLoop(p, p.at(p.ports.plain), o.rate, 64, o.seconds)
@@ -78,6 +95,14 @@ var cases = []benchCase{
 		run: func(o *options, p *proxy) (result, error) {
 			return idle(p, func() (io.Closer, error) { return http2Client(p.at(p.ports.tls)) }, o.idle*2/5, 20*time.Second)
 		}},
+	{name: "l4-idle", what: "idle sessions of TCP", metric: "kib_per_client", once: true,
+		run: func(o *options, p *proxy) (result, error) {
+			n := o.sessions
+			if p.name != "weir" && p.name != "weir-user" { // their limits of connections are those of the other cases
+				n = 2000
+			}
+			return idle(p, func() (io.Closer, error) { return http1Client(dialPlain(p.at(p.ports.l4))) }, n, 20*time.Second)
+		}},
 	{name: "idle-ws", what: "idle WebSockets, plain, two fifths as many", metric: "kib_per_client", once: true,
 		run: func(o *options, p *proxy) (result, error) {
 			return idle(p, func() (io.Closer, error) { return webSocket(p.at(p.ports.plain)) }, o.idle*2/5, 20*time.Second)
@@ -88,10 +113,11 @@ func main() {
 	var o options
 	flag.IntVar(&o.rounds, "rounds", 9, "rounds of alternation")
 	flag.DurationVar(&o.seconds, "seconds", 4*time.Second, "length of one measurement (whole seconds)")
-	flag.StringVar(&o.cases, "cases", "plain,tls,h2,grpc,handshake,bulk,rate,logs,idle,idle-tls,idle-h2,idle-ws", "what to measure")
+	flag.StringVar(&o.cases, "cases", "plain,tls,h2,grpc,handshake,bulk,l4,l4-new,l4-bulk,l4-many,rate,logs,idle,idle-tls,idle-h2,idle-ws,l4-idle", "what to measure")
 	flag.StringVar(&o.proxies, "proxies", "weir,nginx,haproxy,caddy", "which programs")
 	flag.IntVar(&o.rate, "rate", 8000, "requests per second of the fixed-rate case")
 	flag.IntVar(&o.idle, "idle", 5000, "clients of the idle case")
+	flag.IntVar(&o.sessions, "sessions", 8000, "sessions of the l4-idle case")
 	flag.StringVar(&o.out, "out", "bench/results/latest", "results are written to this name with .txt and .json")
 	backends := flag.String("grpc-backends", "", "serve gRPC calls on these addresses, and do nothing else")
 	flag.Parse()
@@ -243,7 +269,7 @@ func sortedKeys(m map[string]sample) []string {
 
 func brief(r result) string {
 	var b strings.Builder
-	for _, k := range []string{"cpu_us_per_request", "cpu_us_per_handshake", "user_us", "cpu_s_per_gib", "requests_per_s", "p50_ms", "p99_ms", "kib_per_client"} {
+	for _, k := range []string{"cpu_us_per_request", "cpu_us_per_handshake", "user_us", "cpu_s_per_gib", "requests_per_s", "gib_per_s", "p50_ms", "p99_ms", "kib_per_client", "files_per_client"} {
 		if v, ok := r[k]; ok {
 			fmt.Fprintf(&b, " %s=%.4g", k, v)
 		}

@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -26,7 +27,7 @@ import (
 var configs embed.FS
 
 // ports holds the addresses of one run; each proxy has its own pair.
-type ports struct{ plain, tls, grpc, admin int }
+type ports struct{ plain, tls, grpc, l4, admin int }
 
 // proxy is one program under test, started once and kept for all rounds.
 type proxy struct {
@@ -102,7 +103,7 @@ func (l *lab) render(name string, p ports) (string, error) {
 	vars := map[string]string{
 		"DIR": l.dir, "PLAIN": strconv.Itoa(p.plain), "TLS": strconv.Itoa(p.tls), "ADMIN": strconv.Itoa(p.admin),
 		"B1": strconv.Itoa(l.backends[0]), "B2": strconv.Itoa(l.backends[1]), "B3": strconv.Itoa(l.backends[2]),
-		"GRPC": strconv.Itoa(p.grpc), "G1": strconv.Itoa(l.grpc[0]), "G2": strconv.Itoa(l.grpc[1]), "G3": strconv.Itoa(l.grpc[2]),
+		"L4": strconv.Itoa(p.l4), "GRPC": strconv.Itoa(p.grpc), "G1": strconv.Itoa(l.grpc[0]), "G2": strconv.Itoa(l.grpc[1]), "G3": strconv.Itoa(l.grpc[2]),
 		"BODY128":    strings.Repeat("0123456789abcdef", 8),
 		"ACCESS_LOG": "access_log off;", "LOG_GLOBAL": "", "LOG_DEFAULTS": "no log", "ACCESS": "off", "LOG": "log_skip",
 	}
@@ -123,15 +124,21 @@ func (l *lab) render(name string, p ports) (string, error) {
 	return path, os.WriteFile(path, []byte(out), 0o644)
 }
 
+// nobody is an ordinary user, whom the kernel grants less: pipes, above all.
+const nobody = 65534
+
 // start launches one proxy and waits until it accepts.
 func (l *lab) start(name string) (*proxy, error) {
-	p := &proxy{name: name, dir: l.dir, ports: ports{freePort(), freePort(), freePort(), freePort()}, errors: &bytes.Buffer{}}
+	p := &proxy{name: name, dir: l.dir, ports: ports{freePort(), freePort(), freePort(), freePort(), freePort()}, errors: &bytes.Buffer{}}
 	var conf string
 	var err error
 	switch name {
-	case "weir":
+	case "weir", "weir-user":
 		if conf, err = l.render("weir.yaml", p.ports); err == nil {
 			p.cmd = exec.Command(envOr("WEIR", "bin/weir"), "run", "-c", conf)
+			if name == "weir-user" {
+				p.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+			}
 			p.version = output(envOr("WEIR", "bin/weir"), "version")
 		}
 	case "nginx":
@@ -151,7 +158,7 @@ func (l *lab) start(name string) (*proxy, error) {
 			p.version = output(envOr("CADDY", "bin/caddy"), "version")
 		}
 	default:
-		err = fmt.Errorf("no proxy is called %q: use weir, nginx, haproxy, caddy", name)
+		err = fmt.Errorf("no proxy is called %q: use weir, weir-user, nginx, haproxy, caddy", name)
 	}
 	if err != nil {
 		return nil, err
@@ -168,7 +175,11 @@ func (l *lab) start(name string) (*proxy, error) {
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
-	for _, port := range []int{p.ports.plain, p.ports.tls, p.ports.grpc} {
+	all := []int{p.ports.plain, p.ports.tls, p.ports.grpc, p.ports.l4}
+	if name == "caddy" { // passes no connections on whole
+		all = all[:3]
+	}
+	for _, port := range all {
 		if err := waitPort(port); err != nil {
 			stop(p.cmd)
 			return nil, fmt.Errorf("%s: %w\n%s", name, err, p.errors)
@@ -242,6 +253,15 @@ func (p *proxy) rss() (kib int) {
 		}
 	}
 	return kib
+}
+
+// files returns how many descriptors are open.
+func (p *proxy) files() (n int) {
+	for _, pid := range p.family() {
+		all, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid)) // gone: none
+		n += len(all)
+	}
+	return n
 }
 
 var givenPorts = map[int]bool{}

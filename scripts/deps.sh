@@ -7,11 +7,13 @@ declare -A need=(
   [curl]=curl [nginx]=nginx-light [haproxy]=haproxy [wrk]=wrk [ip]=iproute2
   [knotd]=knot [dnsmasq]=dnsmasq-base [unbound]=unbound [unshare]=util-linux [node]=nodejs [gcc]="gcc libc6-dev"
   [promtool]=prometheus [h2load]=nghttp2-client [openssl]=openssl [gnutls-cli]=gnutls-bin
+  [redis-server]=redis-server [sshd]=openssh-server [exim4]=exim4-daemon-light
 )
 missing=()
 for cmd in "${!need[@]}"; do
   command -v "$cmd" >/dev/null || [ -x "/usr/sbin/$cmd" ] || missing+=(${need[$cmd]}) # one or more
 done
+compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || missing+=(postgresql) # is not where programs are looked for
 [ -e /usr/lib/nginx/modules/ngx_stream_module.so ] || missing+=(libnginx-mod-stream) # no program tells
 [ ${#missing[@]} -eq 0 ] && exit 0
 if [ "$(id -u)" != 0 ]; then
