@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -192,13 +193,28 @@ func waitEmpty(ctx context.Context, client *admin.Client, pool, id string, progr
 
 // wasCut says what an empty backend's drain has cost; empty when it cost nothing.
 func wasCut(b *admin.Backend) string {
-	if b.Drain == nil || b.Drain.Cut == 0 {
+	if b.Drain == nil {
 		return ""
 	}
-	if b.Drain.Cut == 1 {
-		return ": 1 request was cut at the deadline"
+	var all []string
+	add := func(n int64, one, many string) {
+		if n == 1 {
+			all = append(all, "1 "+one)
+		} else if n > 1 {
+			all = append(all, fmt.Sprintf("%d %s", n, many))
+		}
 	}
-	return fmt.Sprintf(": %d requests were cut at the deadline", b.Drain.Cut)
+	if e := b.Drain.Ended; e != nil {
+		add(e.Closed, "WebSocket was closed", "WebSockets were closed")
+		add(e.Unanswered+e.Torn, "WebSocket was cut without an answer", "WebSockets were cut without an answer")
+		add(e.Streams, "stream was ended", "streams were ended")
+		add(e.Sessions, "session was ended", "sessions were ended")
+	}
+	add(b.Drain.Cut, "request was cut at the deadline", "requests were cut at the deadline")
+	if len(all) == 0 {
+		return ""
+	}
+	return ": " + strings.Join(all, ", ")
 }
 
 // inFlight is the progress of a drain in words; empty when nothing is left.

@@ -97,6 +97,9 @@ type PoolSummary struct {
 	InFlight      int64  `json:"in_flight"`
 	// Tunnels are how many of them are open tunnels (WebSocket); absent: none.
 	Tunnels int64 `json:"tunnels,omitempty"`
+	// Streams are how many are server-sent events or gRPC streams that have lasted
+	// for a moment; absent: none.
+	Streams int64 `json:"streams,omitempty"`
 	// Adaptive is a limit that finds itself; absent: there is none.
 	Adaptive             *AdaptiveLimit `json:"adaptive,omitempty"`
 	QueueLength          int            `json:"queue_length"`
@@ -181,6 +184,7 @@ type Backend struct {
 	Flips          uint64    `json:"flips"`
 	InFlight       int64     `json:"in_flight"`
 	Tunnels        int64     `json:"tunnels,omitempty"` // of InFlight, open tunnels (WebSocket)
+	Streams        int64     `json:"streams,omitempty"` // of InFlight, server-sent events and gRPC streams
 	Requests       uint64    `json:"requests"`
 	Failures       uint64    `json:"failures"`
 	Latency        Latency   `json:"latency_ms"`
@@ -252,6 +256,19 @@ type Drain struct {
 	// Sessions says that requests of its sticky sessions still come, so that it is
 	// not done while nothing is in flight.
 	Sessions bool `json:"sessions,omitempty"`
+	// Ended is what was ended before the deadline because it has no end of its own;
+	// absent: nothing was.
+	Ended *DrainEnded `json:"ended,omitempty"`
+}
+
+// DrainEnded counts what a drain has ended, spread over the time before its
+// deadline.
+type DrainEnded struct {
+	Closed     int64 `json:"closed,omitempty"`     // WebSockets whose peers both answered
+	Unanswered int64 `json:"unanswered,omitempty"` // WebSockets of which one did not, and was cut
+	Torn       int64 `json:"torn,omitempty"`       // WebSockets that could not be told
+	Streams    int64 `json:"streams,omitempty"`    // server-sent events and gRPC streams
+	Sessions   int64 `json:"sessions,omitempty"`   // of TCP
 }
 
 // Patch is what the operator changes about a backend.

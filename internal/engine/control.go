@@ -200,6 +200,7 @@ func (p *livePool) summary(s *pool.Snapshot) admin.PoolSummary {
 	for i := range s.Backends {
 		out.Failures += s.Backends[i].Failures
 		out.Tunnels += int64(p.driver.engine.front.tunnels.On(s.Backends[i].Backend))
+		out.Streams += int64(p.driver.engine.front.tunnels.Streams(s.Backends[i].Backend))
 	}
 	return out
 }
@@ -218,7 +219,7 @@ func (p *livePool) view() admin.Pool {
 		if t := targetOf(s.Backends[i].Backend); t != nil {
 			b.LearnedIdleS = t.up.Stats().LearnedIdle.Seconds()
 		}
-		b.Tunnels = int64(p.driver.engine.front.tunnels.On(s.Backends[i].Backend))
+		p.driver.engine.front.longLived(&b, s.Backends[i].Backend)
 		if b.Source = from[b.ID]; b.Removed {
 			b.Source = ""
 		} else if at, ok := since[b.ID]; ok {

@@ -78,6 +78,7 @@ func (d *driver) Gone(b *balance.Backend) {
 	if t := targetOf(b); t != nil {
 		t.up.Close()
 	}
+	d.engine.front.tunnels.EndDrain(b)
 	d.engine.metrics.BackendGone(d.name, b.ID())
 }
 

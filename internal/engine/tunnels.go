@@ -8,6 +8,7 @@ import (
 
 	"github.com/weirlb/weir/balance"
 	"github.com/weirlb/weir/health"
+	"github.com/weirlb/weir/internal/admin"
 	"github.com/weirlb/weir/internal/clock"
 	"github.com/weirlb/weir/internal/config"
 	"github.com/weirlb/weir/internal/l7"
@@ -29,13 +30,16 @@ func (d *driver) tunnels(n *pool.Notice) {
 		return
 	}
 	switch n.Kind {
+	case pool.DrainBegan:
+		d.engine.front.tunnels.BeginDrain(b)
 	case pool.DrainEnding:
-		d.endTunnels(b, observe.TunnelByDrain, n.For)
+		d.endTunnels(b, observe.TunnelByDrain, n.For-min(n.For/10, drainMargin))
 	case pool.Added, pool.DrainEmpty:
 		d.calm(b)
 	case pool.Overridden:
 		if b.Admin() == balance.Enabled {
 			d.calm(b)
+			d.engine.front.tunnels.EndDrain(b)
 		}
 	case pool.StateChanged:
 		cfg := d.set.Load().cfg
@@ -48,7 +52,11 @@ func (d *driver) tunnels(n *pool.Notice) {
 	}
 }
 
-// endTunnels ends a backend's tunnels spread over the time. A wave that runs
+// drainMargin is how long before the deadline of a drain the last tunnel has ended,
+// so that the deadline does not find it, and count it once more.
+const drainMargin = 100 * time.Millisecond
+
+// endTunnels ends a backend's tunnels, streams and sessions spread over the time. A wave that runs
 // already ends.
 func (d *driver) endTunnels(b *balance.Backend, why observe.TunnelCause, within time.Duration) {
 	d.calm(b)
@@ -62,8 +70,8 @@ func (d *driver) endTunnels(b *balance.Backend, why observe.TunnelCause, within 
 		d.waves = make(map[*balance.Backend]*wave)
 	}
 	d.waves[b] = w
-	d.log.Info("tunnels are ended", "backend", b.ID(), "cause", why.String(), "open", open, "within", within)
-	d.engine.events.add(Event{At: time.Now(), Pool: d.name, Backend: b.ID(), Kind: "tunnels_ended", Text: fmt.Sprintf("%d tunnels are ended within %s: %s", open, within, why)})
+	d.log.Info("tunnels and streams are ended", "backend", b.ID(), "cause", why.String(), "open", open, "within", within)
+	d.engine.events.add(Event{At: time.Now(), Pool: d.name, Backend: b.ID(), Kind: "tunnels_ended", Text: fmt.Sprintf("%d tunnels and streams are ended within %s: %s", open, within, why)})
 	d.engine.retirer.Go(func() {
 		all.End(&l7.Wave{Backend: b, Cause: why, Within: within, Stop: w.stop, Quit: d.engine.quit})
 	})
@@ -136,11 +144,30 @@ func busiestTier(s *pool.Snapshot) (tier int) {
 	return tier
 }
 
-// sayTunnels tells at the end of a drain what became of the tunnels.
+// sayTunnels tells at the end of a drain what became of the tunnels and streams.
 func (e *Engine) sayTunnels() {
+	if n := e.front.tunnels.StreamsEnded(observe.TunnelByShutdown); n > 0 {
+		e.log.Info("streams were ended", "streams", n)
+	}
 	n := e.front.tunnels.Ended(observe.TunnelByShutdown)
 	if n == (l7.TunnelsEnded{}) {
 		return
 	}
 	e.log.Info("tunnels were ended", "closed", n[observe.TunnelClosed], "unanswered", n[observe.TunnelUnanswered], "cut", n[observe.TunnelCut])
+}
+
+// longLived fills in what a backend has of tunnels and streams, and what its drain
+// has ended of them.
+func (f *front) longLived(out *admin.Backend, b *balance.Backend) {
+	out.Tunnels, out.Streams = int64(f.tunnels.On(b)), int64(f.tunnels.Streams(b))
+	if out.Drain == nil {
+		return
+	}
+	n := f.tunnels.Drained(b)
+	if n != (l7.Drained{}) {
+		out.Drain.Ended = &admin.DrainEnded{
+			Closed: n.Tunnels[observe.TunnelClosed], Unanswered: n.Tunnels[observe.TunnelUnanswered], Torn: n.Tunnels[observe.TunnelCut],
+			Streams: n.Streams, Sessions: n.Sessions,
+		}
+	}
 }
