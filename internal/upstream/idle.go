@@ -16,6 +16,12 @@ import (
 // used, so a busy Target pays one timer per watchAfter for all of them.
 const watchAfter = 250 * time.Millisecond
 
+// excessFor is how long idle connections beyond Options.MaxIdle are kept. Requests
+// come in waves, above all when each client has many at once: what one wave leaves
+// idle the next one takes, a few milliseconds later, and to connect anew costs as
+// much as several requests.
+const excessFor = time.Second
+
 // sweepPause is the least time between two sweeps of a Target.
 const sweepPause = 20 * time.Millisecond
 
@@ -47,9 +53,19 @@ func (t *Target) sweep() {
 	}
 	learned := t.learner.timeout(now)
 	kept, next := t.idle[:0], time.Duration(0)
+	excess := len(t.idle) - t.set.Load().MaxIdle
 	for _, c := range t.idle {
 		age, keep := now.Sub(c.since), c.keepFor(t.set.Load().KeepAlive, learned)
+		excess--
 		switch {
+		case excess >= 0 && age >= excessFor:
+			t.unwatch(c)
+			expired = append(expired, c)
+			continue
+		case excess >= 0: // not for long
+			if due := max(excessFor-age, sweepPause); next == 0 || due < next {
+				next = due
+			}
 		case c.watched:
 		case keep > 0 && age >= keep:
 			expired = append(expired, c)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weirlb/weir/internal/http1"
 	"github.com/weirlb/weir/internal/http2"
+	"github.com/weirlb/weir/internal/netconn"
 )
 
 // Options describe the connections to one backend. Durations of 0 mean none,
@@ -21,7 +22,7 @@ type Options struct {
 	TLSTimeout     time.Duration // handshake
 	KeepAlive      time.Duration // longest idle time, less when announced or learned
 
-	MaxIdle     int           // idle connections kept; 0: none is kept
+	MaxIdle     int           // idle connections kept for longer than a second; 0: none is kept
 	MaxConns    int           // open connections; 0: no limit
 	MaxRequests int           // requests on one connection; 0: no limit
 	MaxAge      time.Duration // of a connection, jittered by 10 %
@@ -45,6 +46,7 @@ type Options struct {
 	// gives descriptors back that others can do without, and reports whether there
 	// was one for the caller. It must not wait. Nil: there is none.
 	Relieve func() bool
+	Files   *netconn.Files // which descriptors are reserved, shared; nil: the Target's own
 
 	Protocol   Protocol
 	HTTP2      *http2.Client // shared; nil: the Target's own

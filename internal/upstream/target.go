@@ -35,8 +35,8 @@ type Target struct {
 	port    uint16
 	fixed   []netip.Addr // the address itself when it is one
 	names   *Resolver
-	own     bool          // names is this Target's to close
-	files   netconn.Files // safe for concurrent use by itself
+	own     bool // names is this Target's to close
+	files   *netconn.Files
 
 	client    *http2.Client
 	ownClient bool         // client is this Target's to close
@@ -65,7 +65,10 @@ type Target struct {
 
 // NewTarget prepares connections to one backend. Nothing is dialed or resolved.
 func NewTarget(opt Options) *Target {
-	t := &Target{network: "tcp", names: opt.Resolver}
+	t := &Target{network: "tcp", names: opt.Resolver, files: opt.Files}
+	if t.files == nil {
+		t.files = new(netconn.Files)
+	}
 	host, port := "", ""
 	if path, ok := strings.CutPrefix(opt.Address, "unix:"); ok {
 		t.network, opt.Address = "unix", path
@@ -164,7 +167,7 @@ func (t *Target) Put(c *Conn, now balance.Instant) {
 	if t.draining || t.closed {
 		excess = c
 	} else {
-		if len(t.idle) >= t.set.Load().MaxIdle {
+		if len(t.idle) >= t.set.Load().MaxIdle && now.Sub(t.idle[0].since) >= excessFor {
 			excess = t.idle[0] // the one least likely to be used
 			t.unwatch(excess)
 			t.idle = slices.Delete(t.idle, 0, 1)

@@ -263,10 +263,18 @@ func TestLimits(t *testing.T) {
 		for i, c := range conns {
 			use(t, target, c, now.Add(time.Duration(i)))
 		}
-		if s := target.Stats(); s.Idle != 2 || s.Open != 2 {
-			t.Errorf("%+v", s)
+		if target.sweep(); target.Stats().Idle != 3 {
+			t.Errorf("what may be wanted again at once was not kept: %+v", target.Stats())
 		}
-		if target.Get(now, false) != conns[2] || target.Get(now, false) != conns[1] {
+		for i, c := range conns {
+			c.since = now.Add(time.Duration(i) - 2*excessFor)
+		}
+		if target.sweep(); target.Stats().Idle != 2 || target.Stats().Open != 2 {
+			t.Errorf("%+v", target.Stats())
+		}
+		further := mustDial(t, target)
+		use(t, target, further, now) // beside one that has been idle for long
+		if target.Get(now, false) != further || target.Get(now, false) != conns[2] || target.Get(now, false) != nil {
 			t.Error("the oldest was kept, not the newest")
 		}
 		opt.MaxIdle = 0
@@ -275,7 +283,7 @@ func TestLimits(t *testing.T) {
 		if s := none.Stats(); s.Open != 0 {
 			t.Errorf("max idle 0: %+v", s)
 		}
-		conns[1].Close()
+		further.Close()
 		conns[2].Close()
 	})
 	t.Run("max requests", func(t *testing.T) {
