@@ -194,7 +194,7 @@ func (l *flowLoop) push(f *Flow, pieces []unix.Iovec) (int, syscall.Errno) {
 // size, the last may be shorter.
 func alike(pieces []unix.Iovec) (n, size int) {
 	size = int(pieces[0].Len)
-	if size == 0 {
+	if size == 0 || size > segmentedMost {
 		return 1, 0
 	}
 	total := 0
