@@ -3,6 +3,7 @@
 package l4
 
 import (
+	"encoding/binary"
 	"errors"
 	"io"
 	"os"
@@ -24,6 +25,9 @@ type Greeting struct {
 	// it was answered: the backend is to be asked, too, and the request is not in
 	// Prefix.
 	Asked bool
+	// Cancel says that it is PostgreSQL's CancelRequest, which is in Prefix, and no
+	// hello: see Proxy.Cancel.
+	Cancel bool
 
 	buf *[]byte
 }
@@ -144,6 +148,9 @@ func (r *greeter) read() *Unread {
 			if bad != nil {
 				return bad
 			}
+			if r.g.Cancel {
+				return nil
+			}
 			if more {
 				continue
 			}
@@ -182,7 +189,11 @@ func (r *greeter) ask() (more bool, bad *Unread) {
 		r.declined = true
 		return true, r.answer('N')
 	case clienthello.AskCancel:
-		return false, &Unread{message.BadRequest, "a CancelRequest in clear names no server"}
+		r.g.Cancel = len(buf) == int(binary.BigEndian.Uint32(buf))
+		if !r.g.Cancel && len(buf) > int(binary.BigEndian.Uint32(buf)) {
+			return false, &Unread{message.BadRequest, "bytes came behind CancelRequest"}
+		}
+		return true, nil
 	case clienthello.AskPlain:
 		r.tell(clienthello.PostgresError("28000", "this address takes connections with TLS only: use sslmode=require or stronger"))
 		return false, &Unread{message.BadRequest, "a client of PostgreSQL did not ask for TLS"}

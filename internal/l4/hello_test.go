@@ -48,6 +48,10 @@ func byName(within time.Duration, postgres bool) func(*rig, *pool.Config) {
 				r.px.Refuse(c, ci, nil, bad.Reason, bad.Detail)
 				return
 			}
+			if g.Cancel {
+				r.px.Cancel(c, ci, nil, g.Prefix)
+				return
+			}
 			ci.Name, ci.Asked = g.Name, g.Asked
 			r.px.Serve(c, ci, r.rt, g.Prefix)
 			g.Release()
@@ -181,9 +185,10 @@ func TestPostgresAsks(t *testing.T) {
 	_ = c.Close()
 
 	for what, send := range map[string]string{
-		"a CancelRequest":         "\x00\x00\x00\x10\x04\xd2\x16\x2e\x00\x00\x00\x01\x00\x00\x00\x02",
-		"bytes before the answer": string(ask[:]) + "\x16",
-		"Kerberos twice":          gss + gss,
+		"a CancelRequest of who has no session": "\x00\x00\x00\x10\x04\xd2\x16\x2e\x00\x00\x00\x01\x00\x00\x00\x02",
+		"bytes behind a CancelRequest":          "\x00\x00\x00\x10\x04\xd2\x16\x2e\x00\x00\x00\x01\x00\x00\x00\x02!",
+		"bytes before the answer":               string(ask[:]) + "\x16",
+		"Kerberos twice":                        gss + gss,
 	} {
 		c := r.dial()
 		say(t, c, send)

@@ -58,6 +58,7 @@ type Proxy struct {
 
 	greet   greetings
 	dialing connecting
+	asked   askers
 	wg      sync.WaitGroup // sessions that are decided about, and those of goroutines
 }
 
@@ -297,6 +298,7 @@ func (o *opening) establish(server *netconn.Conn) {
 		err = o.join(server)
 	}
 	if err != nil {
+		o.px.asked.leave(s)
 		s.lease.Done(pool.Outcome{Now: o.now, Kind: pool.LocalFault})
 		_ = server.Close()
 		o.giveUp(failure{reason: message.LocalFiles, detail: err.Error()})
@@ -318,6 +320,9 @@ func (o *opening) fill() (prefix []byte) {
 		prefix = slices.Clone(prefix)
 	}
 	o.px.open.Add(1)
+	if s.cl.Asked {
+		o.px.asked.enter(s)
+	}
 	s.half[client].ahead = prefix
 	s.guarded = len(o.prefix) == 0 // else its first bytes are known to be something else
 	s.idle, s.last = o.rt.Idle, o.now

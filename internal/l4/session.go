@@ -122,6 +122,9 @@ func (s *Session) over(e end, in, out int64) {
 		}
 	}
 	s.px.opt.Sessions.Leave(s)
+	if s.cl.Asked {
+		s.px.asked.leave(s)
+	}
 	r := records.Get().(*observe.Record)
 	s.px.fill(r, s.rt, &s.cl)
 	r.Backend, r.Sent, r.Linked = s.b.ID(), in > 0, true
