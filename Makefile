@@ -10,6 +10,7 @@ H2SPEC_VERSION := v2.2.1+incompatible
 PEBBLE_VERSION := v2.10.3
 GRPC_VERSION := v1.85.0
 CONFORMANCE_VERSION := v1.0.7
+WS_VERSION := 8.23.0
 CADDY_VERSION := v2.11.4
 BIN := $(CURDIR)/bin
 
@@ -50,10 +51,10 @@ unit: ## all package tests under the race detector, fuzz corpora and vectors inc
 bench-once: ## each micro-benchmark once, so that none rots
 	go test -run '^$$' -bench . -benchtime 1x -timeout 5m $$(go list ./... | grep -v -e /test$$ -e /bench) | grep -vE '^(PASS$$|goos:|goarch:|pkg:|cpu:)|no test files'
 
-e2e: build $(BIN)/pebble $(BIN)/h2spec $(BIN)/interop/server $(BIN)/conformance/referenceserver ## the built binary against real clients and backends, one short case of each promise
+e2e: build $(BIN)/pebble $(BIN)/h2spec $(BIN)/interop/server $(BIN)/conformance/referenceserver $(BIN)/ws/package.json ## the built binary against real clients and backends, one short case of each promise
 	WEIR=$(BIN)/weir go test -count=1 -parallel 4 -timeout 15m ./test/...
 
-test-long: deps build $(BIN)/pebble $(BIN)/h2spec $(BIN)/interop/server $(BIN)/conformance/referenceserver ## the long cases
+test-long: deps build $(BIN)/pebble $(BIN)/h2spec $(BIN)/interop/server $(BIN)/conformance/referenceserver $(BIN)/ws/package.json ## the long cases
 	WEIR=$(BIN)/weir go test -count=1 -tags long -timeout 80m -v ./test/...
 
 bench: deps build $(BIN)/caddy ## weir beside nginx, HAProxy and Caddy; 9 rounds in alternation; saved under bench/results
@@ -76,6 +77,10 @@ $(BIN)/interop/server: # gRPC's own client and server of interoperability tests
 
 $(BIN)/conformance/referenceserver: # the cases of gRPC, gRPC-Web and Connect
 	GOBIN=$(BIN)/conformance go install connectrpc.com/conformance/cmd/{connectconformance,grpcserver,referenceserver}@$(CONFORMANCE_VERSION)
+
+$(BIN)/ws/package.json: # npm's WebSockets; without npm the tests with them are left out
+	mkdir -p $(BIN)/ws
+	if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix $(BIN)/ws ws@$(WS_VERSION); fi
 
 $(BIN)/pebble: # an ACME authority, and a name server for it
 	GOBIN=$(BIN) go install github.com/letsencrypt/pebble/v2/cmd/pebble@$(PEBBLE_VERSION)

@@ -14,6 +14,7 @@ for cmd in "${!need[@]}"; do
   command -v "$cmd" >/dev/null || [ -x "/usr/sbin/$cmd" ] || missing+=(${need[$cmd]}) # one or more
 done
 compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || missing+=(postgresql) # is not where programs are looked for
+[ -e /usr/lib/python3/dist-packages/websockets ] || missing+=(python3-websockets)
 [ -e /usr/lib/nginx/modules/ngx_stream_module.so ] || missing+=(libnginx-mod-stream) # no program tells
 [ ${#missing[@]} -eq 0 ] && exit 0
 if [ "$(id -u)" != 0 ]; then

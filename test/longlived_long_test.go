@@ -8,3 +8,6 @@ import "time"
 
 // rollingSpread is over what time the WebSockets of a backend are closed.
 const rollingSpread = 10 * time.Second
+
+// eventsWithin is how long an event may take from backend to client.
+const eventsWithin = 10 * time.Millisecond
