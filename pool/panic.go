@@ -56,6 +56,7 @@ func (c *core) recount(m *member) {
 	s := m.core
 	now := m.classify()
 	s.returning = now == unreachable
+	c.proven = c.proven || now == serving && s.health.State() != health.StateUnproven
 	low := now == serving && c.atFloor(m)
 	left := float32(1) // of its weight
 	if now == serving && s.overloaded() {
@@ -129,11 +130,14 @@ func (c *core) reckon(now balance.Instant) {
 	a.shedding = shedding
 	if said := why != ""; said != a.said {
 		a.said = said
-		kind := PanicEnded
+		n := Notice{Kind: PanicEnded, Why: why}
 		if said {
-			kind = PanicBegan
+			n.Kind = PanicBegan
+			if !c.proven && !c.anyGood() {
+				n.Why += "; none has answered well since weir began: still starting, or never there?"
+			}
 		}
-		c.notice(nil, Notice{Kind: kind, Why: why})
+		c.notice(nil, n)
 	}
 	a.why = why
 	for _, t := range c.tiers {

@@ -326,7 +326,7 @@ func (c *core) restorePool(now balance.Instant, r *restoring) {
 	s := r.saved
 	all := c.updated && len(c.order) == r.out.Backends
 	c.ready = c.ready || s.Ready && all
-	c.lit, c.dark, c.served = s.Lit, s.Dark, s.Served
+	c.lit, c.dark, c.served, c.proven = s.Lit, s.Dark, s.Served, true
 	if gate := s.Ramp.ramp(r.base, now); gate != nil && c.cfg.SlowStart.PoolRamp > 0 {
 		c.gate = gate
 	}

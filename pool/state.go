@@ -98,6 +98,7 @@ type core struct {
 	alarm     alarm
 
 	moved  []*member     // to another class in this step
+	proven bool          // somebody has passed a probe, or a process before knew the pool
 	lit    bool          // somebody serves
 	dark   bool          // nobody does, in a pool that has served
 	served bool          // it has given a good answer
