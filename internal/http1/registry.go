@@ -38,6 +38,7 @@ type link struct {
 	early  bool // the client has sent a request before it had the last answer
 
 	since balance.Instant // constant: when it came
+	quiet atomic.Int64    // an Instant: when it began to wait for a request
 	age   age
 	state atomic.Int32
 
@@ -219,15 +220,17 @@ func (s *Server) closeIdle(due float64, of int) float64 {
 	return due - float64(n)
 }
 
-// closeIfIdle closes a connection on which nothing is under way. A request
-// whose bytes have arrived but were not yet seen is let through.
-func (l *link) closeIfIdle() {
+// closeIfIdle closes a connection on which nothing is under way, and reports whether
+// it did. A request whose bytes have arrived but were not yet seen is let through.
+func (l *link) closeIfIdle() bool {
 	if l.nc.Pending() {
-		return
+		return false
 	}
 	if l.state.CompareAndSwap(stateIdle, stateClosing) || l.state.CompareAndSwap(stateParked, stateClosing) {
 		l.nc.Abort()
+		return true
 	}
+	return false
 }
 
 // CloseAll ends every connection now, also those that are being served, and

@@ -53,6 +53,7 @@ func (c *ServerConn) awaitBytes() waitResult {
 	l, s := c.link, c.link.srv
 	c.obey()
 	now := clock.Now()
+	l.quiet.Store(int64(now))
 	limit := c.set.Timeouts.Idle
 	if l.first.Load() {
 		limit = c.set.Timeouts.Header

@@ -50,6 +50,7 @@ type conn struct {
 
 	settled   bool            // SETTINGS were acknowledged
 	settleBy  balance.Instant // when they must have been
+	quiet     balance.Instant // when running became 0 last
 	idleUntil balance.Instant // counts while running is 0
 	stage     leaveStage
 	leaveBy   balance.Instant // when the client has had time to see the first GOAWAY
@@ -247,7 +248,7 @@ func (c *conn) isLate() error {
 
 // touchIdle begins the wait for a further stream. Called under mu.
 func (c *conn) touchIdle(now balance.Instant) {
-	c.idleUntil = 0
+	c.quiet, c.idleUntil = now, 0
 	if t := c.srv.now().Timeouts.Idle; t > 0 {
 		c.idleUntil = now.Add(t)
 	}
