@@ -112,9 +112,13 @@ func (o *output) kickLocked() {
 	}
 }
 
-// flush writes what has gathered, in so many rounds at most (-1: until there is
-// nothing left); somebody else goes on from there. Others that are about to
-// write are let go first: then it all leaves at once.
+// allRounds has flush write until there is nothing left.
+const allRounds = 1 << 30
+
+// flush writes what has gathered, unless somebody does, in so many rounds at most;
+// somebody else goes on from there. -1 is for who was made the one that writes, and
+// writes until there is nothing left. Others that are about to write are let go
+// first: then it all leaves at once.
 func (o *output) flush(rounds int) {
 	o.lock.Lock()
 	if rounds >= 0 {

@@ -113,7 +113,7 @@ func (s *ServerStream) run() {
 	}
 	s.handle()
 	s.finish()
-	c.flush(-1) // there is nothing else to do here: nobody else need be asked to go on
+	c.flush(allRounds) // there is nothing else to do here: nobody else need be asked to go on
 }
 
 // handle calls the handler. A panic costs the stream.
