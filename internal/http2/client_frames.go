@@ -12,22 +12,16 @@ import (
 
 // readPayload reads what is behind a frame's header, and does what it says.
 func (c *ClientConn) readPayload(fh http2.FrameHeader) error {
+	if fh.Type == http2.FrameHeaders {
+		return readHeaders(&c.input, c, fh)
+	}
 	f, err := c.fr.ReadFrameForHeader(fh)
 	if err != nil {
 		return readFault(err)
 	}
 	switch f := f.(type) {
-	case *http2.HeadersFrame:
-		c.opening = opening{stream: f.StreamID, end: f.StreamEnded()}
-		if f.HeadersEnded() {
-			o := c.opening
-			c.opening = opening{}
-			return c.headers(o, f.HeaderBlockFragment())
-		}
-		c.block = append(c.block[:0], f.HeaderBlockFragment()...)
-		return c.blockFits()
 	case *http2.ContinuationFrame:
-		return c.readContinuation(f)
+		return readContinuation(&c.input, c, f)
 	case *http2.WindowUpdateFrame:
 		return c.readWindow(f)
 	case *http2.RSTStreamFrame:
@@ -44,34 +38,8 @@ func (c *ClientConn) readPayload(fh http2.FrameHeader) error {
 	return c.pay(costPriority, CausePriority) // PRIORITY, and types that are ignored (section 4.1)
 }
 
-// readContinuation goes on with a header block. The framer has seen to the order
-// of frames.
-func (c *ClientConn) readContinuation(f *http2.ContinuationFrame) error {
-	if len(f.HeaderBlockFragment()) == 0 && !f.HeadersEnded() {
-		if err := c.pay(costEmpty, CauseEmpty); err != nil {
-			return err
-		}
-	}
-	c.block = append(c.block, f.HeaderBlockFragment()...)
-	if err := c.blockFits(); err != nil || !f.HeadersEnded() {
-		return err
-	}
-	o, block := c.opening, c.block
-	c.opening = opening{}
-	err := c.headers(o, block)
-	if cap(c.block) > maxFrame {
-		c.block = nil
-	}
-	return err
-}
-
-// blockFits bounds a block before it is known what is in it.
-func (c *ClientConn) blockFits() error {
-	if len(c.block) > c.set.Limits.HeaderBytes()+maxFrame {
-		return calmFault(CauseHeaders)
-	}
-	return nil
-}
+// headerBytes implements blockTaker.
+func (c *ClientConn) headerBytes() int { return c.set.Limits.HeaderBytes() }
 
 // pay charges for what costs the backend nothing.
 func (c *ClientConn) pay(cost int, cause Cause) error {
@@ -415,15 +383,4 @@ func (c *ClientConn) headers(o opening, block []byte) error {
 	}
 	s.wakeReader()
 	return nil
-}
-
-// skipBlock decodes a block that nobody wants.
-func (c *input) skipBlock(block []byte) error {
-	c.dec.begin(block)
-	var f entry
-	for {
-		if more, err := c.dec.next(&f); !more || err != nil {
-			return err
-		}
-	}
 }

@@ -36,13 +36,6 @@ type input struct {
 	opening opening         // what the first frame of that said
 }
 
-// opening is the HEADERS frame of a block that further frames go on with.
-type opening struct {
-	stream  uint32 // 0: there is none
-	end     bool   // of the stream
-	selfDep bool   // it depends on itself
-}
-
 // receiver is the half of a stream that reads. It is guarded by the connection's
 // mutex.
 type receiver struct {

@@ -10,15 +10,16 @@ import (
 
 // readPayload reads what is behind a frame's header, and does what it says.
 func (c *conn) readPayload(fh http2.FrameHeader) error {
+	if fh.Type == http2.FrameHeaders {
+		return readHeaders(&c.input, c, fh)
+	}
 	f, err := c.fr.ReadFrameForHeader(fh)
 	if err != nil {
 		return readFault(err)
 	}
 	switch f := f.(type) {
-	case *http2.HeadersFrame:
-		return c.readHeaders(f)
 	case *http2.ContinuationFrame:
-		return c.readContinuation(f)
+		return readContinuation(&c.input, c, f)
 	case *http2.WindowUpdateFrame:
 		return c.readWindow(f)
 	case *http2.RSTStreamFrame:
@@ -38,53 +39,6 @@ func (c *conn) readPayload(fh http2.FrameHeader) error {
 		return protocolError("PUSH_PROMISE of a client")
 	}
 	return c.pay(costPriority, CausePriority) // unknown types are ignored (section 4.1)
-}
-
-// readHeaders begins a header block.
-func (c *conn) readHeaders(f *http2.HeadersFrame) error {
-	if f.StreamID%2 == 0 {
-		return protocolError("stream of an even number")
-	}
-	c.opening = opening{stream: f.StreamID, end: f.StreamEnded(), selfDep: f.HasPriority() && f.Priority.StreamDep == f.StreamID}
-	if f.HeadersEnded() {
-		o := c.opening
-		c.opening = opening{}
-		return c.headers(o, f.HeaderBlockFragment())
-	}
-	c.block = append(c.block[:0], f.HeaderBlockFragment()...)
-	return c.blockFits()
-}
-
-// readContinuation goes on with it. The framer has seen to the order of frames.
-func (c *conn) readContinuation(f *http2.ContinuationFrame) error {
-	if len(f.HeaderBlockFragment()) == 0 && !f.HeadersEnded() {
-		if err := c.pay(costEmpty, CauseEmpty); err != nil {
-			return err
-		}
-	}
-	c.block = append(c.block, f.HeaderBlockFragment()...)
-	if err := c.blockFits(); err != nil {
-		return err
-	}
-	if !f.HeadersEnded() {
-		return nil
-	}
-	o, block := c.opening, c.block
-	c.opening = opening{}
-	err := c.headers(o, block)
-	if cap(c.block) > maxFrame {
-		c.block = nil
-	}
-	return err
-}
-
-// blockFits bounds a block before it is known what is in it. Compressed it is
-// hardly ever larger than what it says.
-func (c *conn) blockFits() error {
-	if len(c.block) > c.set.Limits.HeaderBytes()+maxFrame {
-		return calmFault(CauseHeaders)
-	}
-	return nil
 }
 
 // readWindow lets more be sent.
@@ -343,6 +297,9 @@ func (c *conn) resetLocked(id uint32, code Code) {
 // headers does what a whole header block says: it opens a stream, or ends one
 // with trailers. Whatever it is worth, it must be decoded.
 func (c *conn) headers(o opening, block []byte) error {
+	if o.stream%2 == 0 {
+		return protocolError("stream of an even number")
+	}
 	c.mu.Lock()
 	s := c.streams[o.stream]
 	switch {
@@ -362,16 +319,8 @@ func (c *conn) headers(o opening, block []byte) error {
 	return c.trailers(s, o, block)
 }
 
-// skipBlock decodes a block that nobody wants.
-func (c *conn) skipBlock(block []byte) error {
-	c.dec.begin(block)
-	var f entry
-	for {
-		if more, err := c.dec.next(&f); !more || err != nil {
-			return err
-		}
-	}
-}
+// headerBytes implements blockTaker.
+func (c *conn) headerBytes() int { return c.set.Limits.HeaderBytes() }
 
 // open opens a stream. Called under mu, which it gives up.
 func (c *conn) open(o opening, block []byte) error {

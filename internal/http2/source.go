@@ -34,6 +34,26 @@ func (s *source) Read(p []byte) (int, error) {
 	return n, nil
 }
 
+// all returns the next n bytes in one piece, borrowed until the following call: as
+// they were read where they lie together, else gathered in *spill.
+func (s *source) all(n int, spill *[]byte) ([]byte, error) {
+	if s.w-s.r >= n {
+		p := s.buf[s.r : s.r+n]
+		s.r += n
+		return p, nil
+	}
+	b := (*spill)[:0]
+	for len(b) < n {
+		p, err := s.next(n - len(b))
+		if err != nil {
+			return nil, err
+		}
+		b = append(b, p...)
+	}
+	*spill = b
+	return b, nil
+}
+
 // next returns up to most bytes, borrowed until the following call.
 func (s *source) next(most int) ([]byte, error) {
 	if s.empty() {
