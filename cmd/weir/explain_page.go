@@ -80,6 +80,9 @@ func (p *page) explanation(e *admin.Explanation) {
 	}
 	p.wrapped("", fmt.Sprintf("%s %s", q.Method, q.URL))
 	p.wrapped("  ", fmt.Sprintf("%s, on listener %s (%s)", from, q.Listener, e.Source))
+	if t := e.Through; t != nil {
+		p.wrapped("  ", fmt.Sprintf("through listener %s, which reads the server name, and whose route %s leads there", t.Listener, t.Route))
+	}
 	p.routes(e)
 	if a := e.Answer; a != nil {
 		p.line("")

@@ -86,6 +86,7 @@ type Explanation struct {
 	Request    Question        `json:"request"` // with defaults filled in
 	Client     string          `json:"client,omitempty"`
 	Believed   bool            `json:"client_from_headers,omitempty"` // the peer is a trusted proxy
+	Through    *ExplainedFront `json:"through,omitempty"`             // the sni listener that leads to Request.Listener; absent: clients connect there
 	Answer     *OwnAnswer      `json:"answer,omitempty"`              // weir answers itself
 	Routes     []RouteVerdict  `json:"routes,omitempty"`              // in the order in which they are tried
 	Route      string          `json:"route,omitempty"`               // the chosen one
@@ -93,6 +94,13 @@ type Explanation struct {
 	Pool       *ExplainedPool  `json:"pool,omitempty"`
 	Failing    *ExplainedRetry `json:"on_failure,omitempty"`
 	Limit      *ExplainedLimit `json:"route_limit,omitempty"`
+}
+
+// ExplainedFront is a listener whose route has another one end TLS and go on.
+type ExplainedFront struct {
+	Listener string         `json:"listener"`
+	Routes   []RouteVerdict `json:"routes"` // in the order in which they are tried
+	Route    string         `json:"route"`  // the chosen one
 }
 
 // OwnAnswer is an answer that weir gives itself.
@@ -233,7 +241,7 @@ type ExplainedCase struct {
 // Failures are the last requests that failed.
 type Failures struct {
 	Pools    []PoolFailures     `json:"pools"`
-	Meanings map[string]Meaning `json:"meanings"` // of the reasons among them
+	Meanings map[string]Meaning `json:"meanings"` // of the reasons among them; see OfTunnel
 }
 
 // PoolFailures are those of one pool.
@@ -245,6 +253,10 @@ type PoolFailures struct {
 	Requests []json.RawMessage `json:"requests"`               // the last, oldest first, as in the access log
 	Backends map[string]string `json:"backends_now,omitempty"` // health and share of those that failed
 }
+
+// OfTunnel is behind a reason in Failures.Meanings where a tunnel that ended with it
+// has another meaning than a request.
+const OfTunnel = " of a tunnel"
 
 // Meaning says what a reason means.
 type Meaning struct {

@@ -13,6 +13,7 @@ import (
 func checkPlan(d *decoder, root *node) {
 	d.checkPools(root)
 	d.checkSchemes(root)
+	d.checkPasses(root)
 	d.checkBinds(root)
 	d.checkLoops(root)
 }

@@ -156,7 +156,7 @@ type Front struct {
 type Listener struct {
 	Name           string
 	Pos            Position
-	Bind           []string       // host:port, :port, unix:/path or systemd:NAME
+	Bind           []string       // host:port, :port, unix:/path or systemd:NAME; none only where a route of an sni listener leads here
 	Protocol       string         // http or tcp
 	TLS            *ListenerTLS   // nil: plain
 	H2             bool           // http.h2: HTTP/2 is offered
@@ -179,6 +179,7 @@ type Listener struct {
 type ListenerTLS struct {
 	Certificates []KeyPair // in file order; the first is used without SNI; none only with ACME
 	ACME         []string  // names whose certificates are obtained by ACME, in file order
+	ALPN         []string  // of tcp listeners: what is agreed on; none: nothing is
 	MinVersion   uint16    // tls.VersionTLS12 or tls.VersionTLS13
 	ClientAuth   ClientAuth
 	// TicketKeysFile holds the keys of session tickets; empty: the listener makes
@@ -227,6 +228,7 @@ type Route struct {
 	Pos             Position
 	Match           Match
 	Pool            string
+	Listener        string // of sni listeners, in the place of Pool: who ends TLS and goes on
 	Respond         *Respond
 	Redirect        *Redirect
 	Rewrite         Rewrite

@@ -28,8 +28,8 @@ var listenersField = &several[Plan, Listener]{
 
 var listenerFields = []field[Listener]{
 	key("bind", "", oneOrMore(listOf(bindCodec, nil)), func(l *Listener) *[]string { return &l.Bind },
-		`addresses to listen on: ":443", "127.0.0.1:8080", "[::]:443", "unix:/run/weir-web.sock", "systemd:web"`),
-	key("protocol", "http", choice([]string{"http", "tcp", "sni"}, "udp", "packet"), func(l *Listener) *string { return &l.Protocol }, "what is spoken"),
+		`addresses to listen on: ":443", "127.0.0.1:8080", "[::]:443", "unix:/run/weir-web.sock", "systemd:web"; not needed where a route of an sni listener leads here`),
+	key("protocol", "http", choice([]string{"http", "tcp", "sni", "udp"}, "packet"), func(l *Listener) *string { return &l.Protocol }, "what is spoken"),
 	maybe("tls", "", "present: TLS is terminated here", func(l *Listener) **ListenerTLS { return &l.TLS }, listenerTLSFields, checkListenerTLS),
 	keys("http", "HTTP", func(l *Listener) *Listener { return l }, []field[Listener]{
 		key("h2", "true", boolean(), func(l *Listener) *bool { return &l.H2 }, "offer HTTP/2: by ALPN with TLS, by prior knowledge without").off("false", false),
@@ -104,9 +104,6 @@ func (c *catchAll) read(d *decoder, n *node, l *Listener) bool {
 
 func endListener(d *decoder, key, n *node, l *Listener) {
 	checkNames(d, n, l)
-	if p := n.get("bind"); p == nil && n.lacks("bind") || p != nil && p.value.kind == list && len(p.value.items) == 0 {
-		d.fault(key, "listener "+l.Name+" has no address", `add bind, such as bind: ":8080"`)
-	}
 	if len(l.Routes) == 0 && n.lacks("pool") && (n.lacks("routes") || n.get("routes") != nil && n.at("routes").kind == list && len(n.at("routes").items) == 0) {
 		d.fault(key, "listener "+l.Name+" has no route", "add pool: NAME for all requests, or routes")
 	}

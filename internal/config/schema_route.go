@@ -60,6 +60,8 @@ var routeFields = []field[Route]{
 		"compare and forward the path's original bytes instead of its normal form"),
 	keys("match", "conditions; all must hold, none matches everything", func(r *Route) *Match { return &r.Match }, matchFields),
 	key[Route, string]("pool", "", poolName{}, func(r *Route) *string { return &r.Pool }, "where requests go"),
+	key("listener", "none", text("listener's name", nil), func(r *Route) *string { return &r.Listener },
+		"of sni listeners, in the place of a pool: the listener, with tls, that ends TLS and goes on with its own routes and settings").off("none", ""),
 	later[Route, string]("split", "none", anything("mapping"), "several pools with weights").off("none", "none"),
 	maybe("redirect", "none", "answer with a Location; what is absent is taken from the request", func(r *Route) **Redirect { return &r.Redirect }, redirectFields, checkRedirect),
 	maybe("respond", "none", "answer without a backend", func(r *Route) **Respond { return &r.Respond }, respondFields, nil),
@@ -96,7 +98,7 @@ var matchFields = []field[Match]{
 	key("sni", "[]", oneOrMore(listOf(serverName, nil)), func(m *Match) *[]string { return &m.SNI },
 		`server names that the client asks for in TLS, exact or "*.example.com" for one or more labels; without: any, and none`).off("none", nil),
 	key("alpn", "[]", oneOrMore(listOf(protocolID, nil)), func(m *Match) *[]string { return &m.ALPN },
-		"of sni listeners: protocols of which the client offers one, such as h2 or postgresql").off("none", nil),
+		"on sni listeners: the route is for clients that offer at least one of these protocols in TLS, such as h2 or postgresql; without: for all").off("none", nil),
 }
 
 // anything stands for the values of keys that are not built.
@@ -274,12 +276,9 @@ var headers = fieldMap[Header]{
 	parts: func(h Header) (string, string) { return h.Name, h.Value },
 }
 
-// DefaultRequest is timeouts.request where it is not given.
-const DefaultRequest = time.Minute
-
 var routeTimeoutFields = []field[RouteTimeouts]{
 	key("request", "60s", duration(tick, day), func(t *RouteTimeouts) *time.Duration { return &t.Request },
-		"head of the request until head of the response; covers queue, connect and all attempts; not for upgrades, and at its default not for gRPC calls").off("none", 0),
+		"head of the request until head of the response; covers queue, connect and all attempts; not for upgrades and gRPC calls").off("none", 0),
 	key("total", "none", duration(tick, 30*day), func(t *RouteTimeouts) *time.Duration { return &t.Total },
 		"head of the request until the last byte of the response").off("none", 0),
 }
@@ -307,7 +306,7 @@ func endRoute(d *decoder, _, n *node, r *Route) {
 		d.fault(m.at("path_prefix"), "path and path_prefix exclude each other", "keep one of them")
 	}
 	var given []string
-	for _, name := range []string{"pool", "redirect", "respond", "split"} {
+	for _, name := range []string{"pool", "listener", "redirect", "respond", "split"} {
 		if p := n.get(name); p != nil && (name == "pool" || !switchedOff(p.value)) {
 			given = append(given, name)
 		}

@@ -45,7 +45,10 @@ var protocolID = text("protocol", func(s string) (what, fix string) {
 func checkNames(d *decoder, n *node, l *Listener) {
 	routes, named := n.at("routes"), l.Protocol == "sni"
 	if p := n.get("tls"); named && p != nil && !switchedOff(p.value) {
-		d.fault(p.key, "tls: listener "+l.Name+" speaks sni, which passes TLS on unread: its backends have the certificates", "remove it, or write protocol: http or tcp to end TLS here")
+		d.fault(p.key, "tls: listener "+l.Name+" speaks sni, which passes TLS on unread: its backends have the certificates", "remove it, or write protocol: http or tcp to end TLS here; a route with listener: NAME has another listener end it")
+	}
+	if l.TLS != nil && len(l.TLS.ALPN) > 0 && l.Protocol == "http" {
+		d.fault(keyOf(n.at("tls"), "alpn"), "tls.alpn is of tcp listeners, and listener "+l.Name+" speaks http", "remove it; http.h2 says whether HTTP/2 is offered")
 	}
 	for i := range l.Routes {
 		r := &l.Routes[i]

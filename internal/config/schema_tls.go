@@ -14,6 +14,8 @@ var listenerTLSFields = []field[ListenerTLS]{
 	certificatesField,
 	key("acme", "[]", oneOrMore(listOf(text("host", acmeName), nil)), func(t *ListenerTLS) *[]string { return &t.ACME },
 		"names whose certificates are obtained and renewed by ACME, one for each; acme says from whom"),
+	key("alpn", "[]", listOf(protocolID, nil), func(t *ListenerTLS) *[]string { return &t.ALPN },
+		"of tcp listeners: protocols that are agreed on, the first that a client offers; without, none is, whatever is offered. http.h2 says it of http listeners").off("none", nil),
 	key("min_version", "1.2", tlsVersion, func(t *ListenerTLS) *uint16 { return &t.MinVersion }, "oldest TLS version"),
 	keys("client_auth", "certificates of clients", func(t *ListenerTLS) *ClientAuth { return &t.ClientAuth }, clientAuthFields).
 		offMeans(func(*ClientAuth) {}).checked(checkClientAuth),

@@ -78,7 +78,9 @@ func (d *driver) Gone(b *balance.Backend) {
 	if t := targetOf(b); t != nil {
 		t.up.Close()
 	}
-	d.engine.front.tunnels.EndDrain(b)
+	if f := d.engine.front; f != nil { // a file that is explained has none
+		f.tunnels.EndDrain(b)
+	}
 	d.engine.metrics.BackendGone(d.name, b.ID())
 }
 

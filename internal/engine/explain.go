@@ -107,12 +107,17 @@ func (x *explainer) explain(q admin.Question) (admin.Explanation, error) {
 	if err != nil {
 		return admin.Explanation{}, err
 	}
+	return x.at(q, &u, d, client)
+}
+
+// at explains what comes to a listener.
+func (x *explainer) at(q admin.Question, u *asked, d *door, client netip.Addr) (admin.Explanation, error) {
 	q.Listener = d.cfg.Name
 	if d.cfg.Sessions() {
-		return x.session(q, &u, d, client), nil
+		return x.session(q, u, d, client)
 	}
 	out := admin.Explanation{Source: x.source, Generation: x.gen.Number, Request: q}
-	text, err := wire(&q, &u)
+	text, err := wire(&q, u)
 	if err != nil {
 		return out, err
 	}
@@ -284,7 +289,8 @@ func noteReasons(line []byte, meanings map[string]admin.Meaning, backends map[st
 	type attempt struct{ Backend, Reason string }
 	var l struct {
 		attempt
-		Tried []attempt
+		Tried  []attempt
+		Tunnel bool
 	}
 	if json.Unmarshal(line, &l) != nil {
 		return // our own text: cannot happen
@@ -297,6 +303,9 @@ func noteReasons(line []byte, meanings map[string]admin.Meaning, backends map[st
 			if r.String() == a.Reason {
 				what, look := r.Meaning()
 				meanings[a.Reason] = admin.Meaning{What: what, Look: look}
+				if what, look, other := r.TunnelMeaning(); other && l.Tunnel {
+					meanings[a.Reason+admin.OfTunnel] = admin.Meaning{What: what, Look: look}
+				}
 			}
 		}
 	}

@@ -84,6 +84,9 @@ func (x *explainer) choose(name string, u *asked) (*door, error) {
 		if d.cfg.Name == name {
 			return d, nil
 		}
+		if len(d.bound) == 0 {
+			continue // nobody connects there
+		}
 		if u.scheme == "" || d.takes(u.scheme) {
 			byScheme, only = append(byScheme, d.cfg.Name), d
 			for _, b := range d.bound {

@@ -18,7 +18,8 @@ var browserALPN = []string{"h2", "http/1.1"}
 
 // session explains where a connection goes of which no request is read: by the name
 // that its client asks for, or to the one route that there is.
-func (x *explainer) session(q admin.Question, u *asked, d *door, client netip.Addr) admin.Explanation {
+func (x *explainer) session(q admin.Question, u *asked, d *door, client netip.Addr) (admin.Explanation, error) {
+	whole := q
 	q.Method, q.Headers = "", nil
 	a := route.Asking{}
 	if d.cfg.Protocol == "sni" {
@@ -45,7 +46,10 @@ func (x *explainer) session(q admin.Question, u *asked, d *door, client netip.Ad
 	}
 	if chosen < 0 || chosen >= len(d.handler.Targets) {
 		out.Answer = &admin.OwnAnswer{Reason: message.NoRoute.String(), Words: "no route takes the name that is asked for: the connection ends with the alert unrecognized_name"}
-		return out
+		return out, nil
+	}
+	if to := d.cfg.Routes[chosen].Listener; to != "" {
+		return x.through(whole, u, d, &out, d.cfg.Routes[chosen].Name, to, client)
 	}
 	rt := d.handler.Targets[chosen]
 	out.Route = rt.Name
@@ -61,7 +65,26 @@ func (x *explainer) session(q admin.Question, u *asked, d *door, client netip.Ad
 		// Another backend is tried until the first byte has gone to one, and never after.
 		out.Failing.Cases = slices.DeleteFunc(out.Failing.Cases, func(c admin.ExplainedCase) bool { return c.Then != "redispatch" })
 	}
-	return out
+	return out, nil
+}
+
+// through explains what the listener makes of a connection that another one passes
+// to it by a route.
+func (x *explainer) through(q admin.Question, u *asked, front *door, seen *admin.Explanation, route, to string, client netip.Addr) (admin.Explanation, error) {
+	for i := range x.doors {
+		if x.doors[i].cfg.Name != to {
+			continue
+		}
+		next := x.doors[i]
+		next.bound = front.bound // where the client connects
+		if q.SNI = seen.Request.SNI; q.SNI == "" {
+			q.SNI = "none"
+		}
+		out, err := x.at(q, u, &next, client)
+		out.Through = &admin.ExplainedFront{Listener: front.cfg.Name, Routes: seen.Routes, Route: route}
+		return out, err
+	}
+	return *seen, unclear("listener %q does not run yet", to)
 }
 
 // sessionVerdicts are the routes of a listener as a client finds them.

@@ -8,6 +8,7 @@ import (
 	"github.com/weirlb/weir/balance"
 	"github.com/weirlb/weir/internal/config"
 	"github.com/weirlb/weir/internal/l4"
+	"github.com/weirlb/weir/internal/listen"
 	"github.com/weirlb/weir/internal/message"
 	"github.com/weirlb/weir/internal/netconn"
 	"github.com/weirlb/weir/internal/observe"
@@ -49,7 +50,7 @@ func buildNames(l *config.Listener) *names {
 }
 
 // serveNamed reads what the client asks for and carries the session there.
-func (s *streams) serveNamed(c *netconn.Conn, ci *l4.Client, r *streamRoutes) {
+func (s *streams) serveNamed(c *netconn.Conn, ci *l4.Client, info *listen.Info, r *streamRoutes) {
 	var by balance.Instant
 	if r.names.within > 0 {
 		by = ci.Began.Add(r.names.within)
@@ -60,12 +61,20 @@ func (s *streams) serveNamed(c *netconn.Conn, ci *l4.Client, r *streamRoutes) {
 		return
 	}
 	defer g.Release()
+	if g.Cancel {
+		s.px.Cancel(c, ci, r.none, g.Prefix)
+		return
+	}
 	ci.Name, ci.Asked = g.Name, g.Asked
 	ci.Hello = &observe.Session{Name: g.Name, ECH: g.ECH}
 	i, ok := r.names.table.Match(&route.Asking{Name: g.Name, ALPN: g.ALPN, Asked: g.Asked})
 	if !ok {
 		l4.TellUnknown(c)
 		s.px.Refuse(c, ci, r.none, message.NoRoute, unnamed(&g))
+		return
+	}
+	if to := r.to[i]; to != nil {
+		s.passOn(c, info, &g, to)
 		return
 	}
 	s.px.Serve(c, ci, r.all[i], g.Prefix)

@@ -4,6 +4,7 @@ package engine
 
 import (
 	"net/netip"
+	"strings"
 	"sync/atomic"
 
 	"github.com/weirlb/weir/balance"
@@ -15,7 +16,6 @@ import (
 	"github.com/weirlb/weir/internal/message"
 	"github.com/weirlb/weir/internal/netconn"
 	"github.com/weirlb/weir/internal/observe"
-	"github.com/weirlb/weir/internal/proxyproto"
 	"github.com/weirlb/weir/internal/upstream"
 )
 
@@ -24,7 +24,9 @@ type streams struct {
 	// Constant.
 	e    *Engine
 	slot int // index into Generation.streams
-	px   *l4.Proxy
+	// codecs has the listener, whose connections these are.
+	codecs *codecs
+	px     *l4.Proxy
 
 	on   atomic.Bool                  // the plan in force wants it
 	last atomic.Pointer[streamRoutes] // since the listener left the plan
@@ -37,11 +39,13 @@ type streamRoutes struct {
 	none *l4.Route   // of those that found none
 
 	names *names // of an sni listener; nil for others
+	// to has, beside each of all, the listener that goes on in its place; nil: nobody.
+	to []*liveListener
 }
 
 func (f *front) newStreams(slot int, c *codecs) *streams {
 	e := f.e
-	s := &streams{e: e, slot: slot}
+	s := &streams{e: e, slot: slot, codecs: c}
 	s.px = l4.New(l4.Options{
 		Relay: f.relay, Sessions: sessions{f.tunnels},
 		Backend: func(b *balance.Backend) *upstream.Target {
@@ -80,8 +84,12 @@ func (s *streams) routes() *streamRoutes {
 // serve carries a session.
 func (s *streams) serve(c *netconn.Conn, info *listen.Info) {
 	ci := l4.Client{Peer: info.Remote, Local: info.Local, Began: clock.Now()}
+	if p := info.Proxied; p != nil {
+		ci.Said, ci.Checksum, ci.ProxiedBy = p.TLVs, p.Checksum, p.Peer.Addr()
+	}
 	if info.TLS {
-		ci.Name = info.SNI
+		ci.Name = strings.ToLower(strings.TrimSuffix(info.SNI, "."))
+		ci.TLVs = func() []byte { return securedTLVs(info) }
 		ci.Session = &clientInfo(info).Secure.Session
 	}
 	r := s.routes()
@@ -94,7 +102,7 @@ func (s *streams) serve(c *netconn.Conn, info *listen.Info) {
 		return
 	}
 	if r.names != nil {
-		s.serveNamed(c, &ci, r)
+		s.serveNamed(c, &ci, info, r)
 		return
 	}
 	s.px.Serve(c, &ci, r.all[0], nil)
@@ -102,10 +110,14 @@ func (s *streams) serve(c *netconn.Conn, info *listen.Info) {
 
 // buildStreams makes the routes of sessions out of those that were built for
 // requests: the same pools, keys, series and limits.
-func (e *Engine) buildStreams(g *Generation, l *config.Listener, h *l7.Handler) *streamRoutes {
+func (e *Engine) buildStreams(g *Generation, l *config.Listener, h *l7.Handler, listeners map[string]*liveListener) *streamRoutes {
 	out := &streamRoutes{none: &l4.Route{Listener: l.Name, Protocol: l.Protocol, Series: h.Series, Log: h.Log}}
-	out.names = buildNames(l)
+	out.names, out.to = buildNames(l), passing(l, listeners)
 	for i, t := range h.Targets {
+		if out.to[i] != nil {
+			out.all = append(out.all, nil)
+			continue
+		}
 		out.all = append(out.all, e.buildStream(g, l, &l.Routes[i], t, h.Log))
 	}
 	return out
@@ -127,8 +139,7 @@ func (e *Engine) buildStream(g *Generation, l *config.Listener, r *config.Route,
 	}
 	if v := proxyVersion(cfg); v != 0 {
 		out.ProxyHeader = func(dst []byte, ci *l4.Client) []byte {
-			h := proxyproto.Header{Source: ci.Peer, Destination: ci.Local, Transport: proxyproto.Stream}
-			return h.Append(dst, v)
+			return sessionHeader(dst, v, ci)
 		}
 	}
 	return out

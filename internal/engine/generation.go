@@ -45,7 +45,7 @@ func (e *Engine) buildHandlers(g *Generation, listeners map[string]*liveListener
 		}
 		g.handlers[listeners[l.Name].slot] = h
 		if l.Sessions() {
-			g.streams[listeners[l.Name].slot] = e.buildStreams(g, l, h)
+			g.streams[listeners[l.Name].slot] = e.buildStreams(g, l, h, listeners)
 		}
 	}
 	return nil
@@ -105,7 +105,6 @@ func (e *Engine) buildRoute(g *Generation, l *config.Listener, r *config.Route) 
 		Limit:           e.limiter(g, l.Name, r.Name, r.MaxRequests),
 		Timeouts: l7.Timeouts{
 			Request: r.Timeouts.Request, Total: r.Timeouts.Total,
-			RequestGRPC: r.Timeouts.Request != config.DefaultRequest,
 		},
 	}
 	switch {
@@ -118,6 +117,7 @@ func (e *Engine) buildRoute(g *Generation, l *config.Listener, r *config.Route) 
 			Status: r.Redirect.Code, Scheme: r.Redirect.Scheme, Host: r.Redirect.Host,
 			Port: r.Redirect.Port, Path: r.Redirect.Path,
 		}
+	case r.Listener != "": // which has routes of its own
 	default:
 		p := g.pools[r.Pool]
 		if p == nil {

@@ -4,6 +4,7 @@ package listen
 
 import (
 	"fmt"
+	"runtime"
 	"slices"
 )
 
@@ -22,9 +23,6 @@ func (l *Listener) Change(opt Options) (commit, undo func(), err error) {
 	opt.defaults()
 	opt.Sockets = l.sockets
 	old := l.set.Load()
-	if len(opt.Bind) == 0 {
-		return nil, nil, fmt.Errorf("listener %s: nothing to bind", opt.Name)
-	}
 	next := &settings{opt: opt, refusal: refusalText(opt.RetryAfter)}
 	adopt := func() {}
 	if opt.TLS != nil {
@@ -32,7 +30,7 @@ func (l *Listener) Change(opt Options) (commit, undo func(), err error) {
 			return nil, nil, fmt.Errorf("listener %s: %w", opt.Name, err)
 		}
 	}
-	binds, fresh, err := l.takeBinds(opt.Bind)
+	binds, fresh, err := l.takeBinds(opt.Bind, opt.Packets)
 	undo = func() {
 		for _, b := range fresh {
 			b.release()
@@ -52,7 +50,7 @@ func (l *Listener) Change(opt Options) (commit, undo func(), err error) {
 
 // takeBinds returns what a listener is to be bound to, and which of it is new
 // to it.
-func (l *Listener) takeBinds(where []string) (all, fresh []bound, err error) {
+func (l *Listener) takeBinds(where []string, packets bool) (all, fresh []bound, err error) {
 	l.mu.Lock()
 	have := slices.Clone(l.binds)
 	l.mu.Unlock()
@@ -62,14 +60,31 @@ func (l *Listener) takeBinds(where []string) (all, fresh []bound, err error) {
 			have = slices.Delete(have, i, i+1) // the same port 0 twice is two sockets
 			continue
 		}
-		sockets, err := l.sockets.takeEvery(w)
+		b, err := l.takeBind(w, packets)
 		if err != nil {
 			return nil, fresh, err
 		}
-		b := bound{w, sockets}
 		all, fresh = append(all, b), append(fresh, b)
 	}
 	return all, fresh, nil
+}
+
+func (l *Listener) takeBind(where string, packets bool) (b bound, err error) {
+	b.where = where
+	if packets {
+		b.packets, err = l.sockets.TakePackets(where, runtime.GOMAXPROCS(0))
+		return b, err
+	}
+	b.sockets, err = l.sockets.takeEvery(where)
+	return b, err
+}
+
+// same reports whether two binds are one.
+func (b bound) same(o bound) bool {
+	if b.packets != nil {
+		return b.packets == o.packets
+	}
+	return b.sockets[0] == o.sockets[0]
 }
 
 // swap replaces the binds.
@@ -83,7 +98,7 @@ func (l *Listener) swap(binds, fresh []bound) {
 		return
 	}
 	gone := slices.DeleteFunc(l.binds, func(b bound) bool {
-		return slices.ContainsFunc(binds, func(n bound) bool { return n.sockets[0] == b.sockets[0] })
+		return slices.ContainsFunc(binds, b.same)
 	})
 	idle := l.set.Load().opt.KeepAlive
 	for _, b := range binds {
@@ -98,14 +113,28 @@ func (l *Listener) swap(binds, fresh []bound) {
 			l.openDoors(b)
 		}
 	}
+	if l.packets != nil {
+		for _, b := range fresh {
+			if err := l.packets.Open(b.packets.Sockets()); err != nil { // the descriptors of its loops are open: only epoll's memory is new
+				l.set.Load().opt.Logger.Error("an address is not served", "bind", b.where, "error", err)
+			}
+		}
+	}
 	l.left = slices.DeleteFunc(l.left, (*Socket).done)
 	for _, b := range gone {
+		if b.packets != nil {
+			l.leavePackets(b.packets)
+			continue
+		}
 		l.left = append(l.left, b.sockets...)
 		b.release()
 	}
 }
 
 func (b bound) release() {
+	if b.packets != nil {
+		b.packets.Close()
+	}
 	for _, k := range b.sockets {
 		_ = k.Close() // nothing can be done, and nothing depends on it
 	}

@@ -24,7 +24,7 @@ import (
 type Listener struct {
 	// Constant after Listen.
 	sockets *Sockets
-	files   netconn.Files // safe for concurrent use by itself
+	files   *netconn.Files
 	crypto  *netconn.Turns
 	linger  chan struct{}
 	stop    chan struct{}
@@ -40,6 +40,7 @@ type Listener struct {
 	headerSaid [headers]atomic.Int64
 	room       room
 	clients    clients
+	flowSaid   flowSaid
 
 	watching sync.WaitGroup // the watch of certificates
 	handlers sync.WaitGroup // handlers that have not returned, refused connections that linger
@@ -48,6 +49,7 @@ type Listener struct {
 	binds   []bound
 	left    []*Socket // no longer of binds; something may still come from them
 	handler func(*netconn.Conn, Info)
+	packets PacketServer // of a listener for datagrams
 	watched bool
 	stopped bool
 
@@ -67,6 +69,7 @@ type settings struct {
 type bound struct {
 	where   string
 	sockets []*Socket // one, but for names of systemd
+	packets *Packets  // instead, of a listener for datagrams
 }
 
 // Listen takes the sockets and loads the certificates: everything that can fail
@@ -74,7 +77,7 @@ type bound struct {
 func Listen(opt Options) (*Listener, error) {
 	opt.defaults()
 	l := &Listener{
-		sockets: opt.Sockets, stop: make(chan struct{}),
+		sockets: opt.Sockets, files: opt.Files, stop: make(chan struct{}),
 		tickets: newTickets(),
 		linger:  make(chan struct{}, maxLinger), crypto: netconn.NewTurns(opt.MaxHandshakes),
 	}
@@ -107,6 +110,9 @@ func (o *Options) defaults() {
 	if o.Sockets == nil {
 		o.Sockets = NewSockets()
 	}
+	if o.Files == nil {
+		o.Files = new(netconn.Files)
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -121,6 +127,9 @@ func (l *Listener) Addrs() []net.Addr {
 	defer l.mu.Unlock()
 	var out []net.Addr
 	for _, b := range l.binds {
+		if b.packets != nil {
+			out = append(out, b.packets.Addr())
+		}
 		for _, k := range b.sockets {
 			out = append(out, k.Addr())
 		}
@@ -205,6 +214,9 @@ func (l *Listener) end(grace time.Duration) {
 	close(l.stop)
 	l.tickets.close()
 	for _, b := range l.binds {
+		if b.packets != nil {
+			l.leavePackets(b.packets)
+		}
 		for _, k := range b.sockets {
 			_ = k.release(grace) // nothing can be done, and nothing depends on it
 		}
@@ -263,16 +275,13 @@ func (l *Listener) handle(set *settings, nc net.Conn, remote netip.AddrPort, cou
 	}
 	defer l.guard(set, c)
 	if err := l.handshake(set, c, &info, by); err != nil {
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			l.count(set, HandshakeTimeout)
-		} else {
-			l.count(set, HandshakeFailed)
+		l.unshaken(set, remote, err)
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			if !set.opt.Mute {
 				answerPlain(nc, err)
 			}
 			l.noTLS(set, remote, err)
 		}
-		set.opt.Logger.Debug("handshake failed", "listener", set.opt.Name, "client", remote, "error", err)
 		_ = c.Close()
 		return
 	}
@@ -283,6 +292,16 @@ func (l *Listener) handle(set *settings, nc net.Conn, remote netip.AddrPort, cou
 	// On a goroutine of its own: the handshake's deep stack is not kept for
 	// the life of the connection.
 	l.handlers.Go(func() { l.run(set, c, info) })
+}
+
+// unshaken counts a handshake that did not come about.
+func (l *Listener) unshaken(set *settings, client netip.AddrPort, err error) {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		l.count(set, HandshakeTimeout)
+	} else {
+		l.count(set, HandshakeFailed)
+	}
+	set.opt.Logger.Debug("handshake failed", "listener", set.opt.Name, "client", client, "error", err)
 }
 
 func (l *Listener) run(set *settings, c *netconn.Conn, info Info) {

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net/netip"
 	"time"
+
+	"github.com/weirlb/weir/internal/netconn"
 )
 
 // Defaults of Options.
@@ -58,8 +60,10 @@ func (r Refusal) String() string {
 // Options describe one listener. A zero field means its default.
 type Options struct {
 	Name    string   // for logs and Info
-	Bind    []string // host:port, :port, [v6]:port, unix:/path or systemd:name; at least one
+	Bind    []string // host:port, :port, [v6]:port, unix:/path or systemd:name; none: connections come by Pass alone
 	Sockets *Sockets // where the sockets come from; nil: a set of its own. Change leaves it
+
+	Files *netconn.Files // which descriptors are reserved, shared; nil: its own. Change leaves it
 
 	TLS              *TLSOptions   // nil: plain
 	HandshakeTimeout time.Duration // accept to PROXY header and handshake complete; 10s, negative: no bound
@@ -82,6 +86,10 @@ type Options struct {
 	// Short reports that there is no memory for another connection. Nil: there
 	// always is.
 	Short func() bool
+
+	// Packets says that the clients send datagrams: the listener is served by
+	// ServePackets, and has no TLS and no PROXY headers. Change leaves it.
+	Packets bool
 
 	// Mute says that the clients speak no HTTP: whoever is refused is reset, without
 	// an answer.

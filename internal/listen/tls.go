@@ -28,7 +28,7 @@ type CertFile struct{ Cert, Key string }
 type TLSOptions struct {
 	Certificates []CertFile    // at least one unless there are ManagedNames; the first serves clients that name nobody known
 	MinVersion   uint16        // tls.VersionTLS12
-	ALPN         []string      // http/1.1
+	ALPN         []string      // http/1.1; not nil and empty: none is agreed on, whatever clients offer
 	ReloadEvery  time.Duration // how often the files are looked at; 5s, negative: only by Reload
 	ClientAuth   ClientAuth
 	// TicketKeysFile holds the keys of session tickets, which several processes may
@@ -87,7 +87,7 @@ func (o *TLSOptions) defaults() {
 	if o.MinVersion == 0 {
 		o.MinVersion = tls.VersionTLS12
 	}
-	if len(o.ALPN) == 0 {
+	if o.ALPN == nil {
 		o.ALPN = []string{"http/1.1"}
 	}
 	if o.ReloadEvery == 0 {
@@ -118,26 +118,35 @@ func (s *certStore) change(opt TLSOptions, log *slog.Logger) (next *certStore, a
 		return s, func() { s.replace(set, next.seen) }, nil
 	}
 	next.config = next.fresh()
-	if opt.ClientAuth.asks() {
-		next.config.GetConfigForClient = func(h *tls.ClientHelloInfo) (*tls.Config, error) {
-			if next.managed != nil && isChallenge(h) {
-				return nil, nil // a validator has no certificate, and gets nothing but the handshake
-			}
-			if !next.opt.ClientAuth.concerns(h.ServerName) {
-				return nil, nil
-			}
-			return next.now.Load().forClient, nil
-		}
+	if opt.ClientAuth.asks() || next.managed != nil && len(opt.ALPN) == 0 {
+		next.config.GetConfigForClient = next.forClient
 	}
 	next.now.Store(set)
 	return next, func() {}, nil
+}
+
+// forClient decides what a client's handshake is made with; nil: what the others' is.
+func (s *certStore) forClient(h *tls.ClientHelloInfo) (*tls.Config, error) {
+	switch {
+	case s.managed != nil && isChallenge(h):
+		// A validator has no certificate, and gets nothing but the handshake.
+		if len(s.opt.ALPN) > 0 {
+			return nil, nil
+		}
+		c := s.fresh()
+		c.NextProtos = []string{challengeALPN}
+		return c, nil
+	case !s.opt.ClientAuth.asks() || !s.opt.ClientAuth.concerns(h.ServerName):
+		return nil, nil
+	}
+	return s.now.Load().forClient, nil
 }
 
 // fresh returns a configuration without keys of tickets: those are put in by who
 // owns them.
 func (s *certStore) fresh() *tls.Config {
 	c := &tls.Config{MinVersion: s.opt.MinVersion, NextProtos: s.opt.ALPN, GetCertificate: s.certificate}
-	if s.managed != nil {
+	if s.managed != nil && len(c.NextProtos) > 0 {
 		c.NextProtos = append(slices.Clone(c.NextProtos), challengeALPN)
 	}
 	return c

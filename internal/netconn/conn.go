@@ -47,6 +47,7 @@ type Conn struct {
 	hasSpare bool // spare holds a byte that Peek took out of the TLS stream
 	spare    [1]byte
 	rop      *readOp
+	first    []byte // what TLS reads before anything else, see Secure
 	turns    *Turns // during the handshake only
 
 	// Owned by the writer below TLS, see writeRecord.

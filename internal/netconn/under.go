@@ -29,6 +29,13 @@ var errWouldWait = &waitError{}
 
 func (u *under) Read(p []byte) (int, error) {
 	c := (*Conn)(u)
+	if len(c.first) > 0 {
+		n := copy(p, c.first)
+		if c.first = c.first[n:]; len(c.first) == 0 {
+			c.first = nil
+		}
+		return n, nil
+	}
 	n, err := u.readBelow(c, p)
 	if errors.Is(err, io.EOF) {
 		c.cutOff = true // crypto/tls stops reading at the closing alert
