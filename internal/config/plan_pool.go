@@ -146,6 +146,7 @@ type Active struct {
 	Port         int           // 0: the backend's
 	Host         string        // Host and TLS name; empty: as for traffic
 	TLS          string        // auto (as for traffic), on, off
+	Send         string        // what a tcp check says first, see SendText; empty: nothing
 	Body         string        // what the answer must contain, see BodyPattern; empty: anything
 	Service      string        // that grpc asks about; empty: the server as a whole
 	InitialUp    bool          // backends added later take work before their first pass

@@ -5,6 +5,7 @@ package config
 import (
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -31,6 +32,18 @@ func checkBody(s string) (what, fix string) {
 	return "", ""
 }
 
+// SendText returns what active.send stands for.
+func SendText(send string) (string, error) {
+	return strconv.Unquote(`"` + strings.ReplaceAll(send, `"`, `\"`) + `"`)
+}
+
+func checkSend(s string) (what, fix string) {
+	if _, err := SendText(s); err != nil {
+		return quote(s) + " has an escape that is not known", `write \r, \n, \t, \xNN or \\, in single quotes`
+	}
+	return "", ""
+}
+
 func checkService(s string) (what, fix string) {
 	if strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '/' }) {
 		return quote(s) + " is not the name of a gRPC service", "write it as in its .proto file, such as shop.v1.Cart"
@@ -47,7 +60,7 @@ func checkProtocol(d *decoder, n *node, a *Active) {
 	unused := func(fix string, keys ...string) {
 		given := map[string]bool{
 			"path": a.Path != "", "method": a.Method != std.Method, "expect": !slices.Equal(a.Expect, std.Expect),
-			"host": a.Host != std.Host, "body": a.Body != "", "service": a.Service != "",
+			"host": a.Host != std.Host, "body": a.Body != "", "send": a.Send != "", "service": a.Service != "",
 		}
 		for _, k := range keys {
 			if given[k] {
@@ -68,10 +81,11 @@ func checkProtocol(d *decoder, n *node, a *Active) {
 	switch a.Protocol {
 	case "http":
 		unused("write protocol: grpc, or remove ", "service")
+		unused("remove ", "send")
 	case "tcp":
-		unused("add path to make it an http check, or remove ", "method", "expect", "host", "body")
+		unused("add path to make it an http check, or remove ", "method", "expect", "host")
 	case "grpc":
-		unused("remove ", "method", "expect", "body")
+		unused("remove ", "method", "expect", "body", "send")
 	}
 }
 

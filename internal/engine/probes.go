@@ -22,6 +22,8 @@ func sharedKey(cfg *config.Pool, p *probe.Target) string {
 	switch {
 	case p.HTTP != nil:
 		key += fmt.Sprintf(" %s %s %s %v %q %t %t", p.HTTP.Method, p.HTTP.Path, p.HTTP.Host, p.HTTP.Expect, a.Body, p.HTTP.Overload, p.HTTP.LoadReports)
+	case p.Talk != nil:
+		key += fmt.Sprintf(" %q %q", p.Talk.Send, a.Body)
 	case p.GRPC != nil:
 		key += fmt.Sprintf(" %s %s %t", p.GRPC.Host, p.GRPC.Service, p.GRPC.LoadReports)
 	}
@@ -62,22 +64,32 @@ func probeTarget(cfg *config.Pool, address string, secure *tls.Config) probe.Tar
 		}
 		return out
 	default:
+		if a.Send != "" || a.Body != "" {
+			out.Talk = &probe.Talk{Want: contentMatch(a.Body)}
+			out.Talk.Send, _ = config.SendText(a.Send) // config has looked at it
+		}
 		return out
 	}
 	out.HTTP = &probe.HTTP{Method: a.Method, Path: a.Path, Host: a.Host, Overload: !cfg.Overload.Off, LoadReports: wantsLoad(&cfg.Overload)}
 	if out.HTTP.Host == "" {
 		out.HTTP.Host = hostField(out.Address, out.TLS != nil)
 	}
-	if pattern, ok := config.BodyPattern(a.Body); ok {
-		// config has compiled it before.
-		out.HTTP.Body = &probe.Match{Pattern: regexp.MustCompile(pattern)}
-	} else if a.Body != "" {
-		out.HTTP.Body = &probe.Match{Text: a.Body}
-	}
+	out.HTTP.Body = contentMatch(a.Body)
 	for _, r := range a.Expect {
 		out.HTTP.Expect = append(out.HTTP.Expect, probe.Range(r))
 	}
 	return out
+}
+
+// contentMatch is what an answer must contain; nil: anything.
+func contentMatch(body string) *probe.Match {
+	if pattern, ok := config.BodyPattern(body); ok {
+		return &probe.Match{Pattern: regexp.MustCompile(pattern)} // config has compiled it before
+	}
+	if body == "" {
+		return nil
+	}
+	return &probe.Match{Text: body}
 }
 
 // proxyVersion is the version of the PROXY header that a pool's connections begin

@@ -55,7 +55,7 @@ type flight struct {
 
 // plain returns where a probe connects to, if the connector can do it.
 func plain(t *Target) (to netip.AddrPort, ok bool) {
-	if t.TLS != nil || t.HTTP != nil || t.GRPC != nil || t.Proxy != 0 {
+	if t.TLS != nil || t.HTTP != nil || t.GRPC != nil || t.Talk != nil || t.Proxy != 0 {
 		return to, false
 	}
 	if to = t.Addr; !to.IsValid() {

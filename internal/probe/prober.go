@@ -51,8 +51,16 @@ type Target struct {
 	OnTrafficPort bool        // the traffic goes there too
 	TLS           *tls.Config // nil: none; else with ServerName, verified as for the traffic
 	Proxy         int         // version of the PROXY header that it begins with; 0: none
-	HTTP          *HTTP       // with GRPC nil, too: the connection (and handshake) is the check
+	Talk          *Talk       // what is said where neither is; nil: nothing
+	HTTP          *HTTP       // with Talk and GRPC nil, too: the connection (and handshake) is the check
 	GRPC          *GRPC       // not with HTTP
+}
+
+// Talk is a check of a protocol that is not known here.
+type Talk struct {
+	Send string // first; empty: the backend speaks first
+	// Want is what has to come, in its first 64 KiB; nil: a byte.
+	Want *Match
 }
 
 // HTTP is the question of an HTTP check and the answers that pass.

@@ -52,6 +52,8 @@ func (p *Prober) run(j *job) {
 		v = p.ask(c, j, deadline)
 	} else if c != nil && v.outcome == health.Pass && j.target.GRPC != nil {
 		v = p.call(c, j)
+	} else if c != nil && v.outcome == health.Pass && j.target.Talk != nil {
+		v = p.talk(c, j)
 	}
 	if p.ctx.Err() != nil && v.outcome == health.NoAnswer {
 		v.retry = true // cut by Close: nobody's fault
@@ -126,7 +128,7 @@ func (p *Prober) connect(j *job, deadline time.Time) (*conn, verdict) {
 			return nil, failed(health.CauseReset, err.Error())
 		}
 	}
-	if j.target.TLS == nil && j.target.HTTP == nil && j.target.GRPC == nil {
+	if j.target.TLS == nil && j.target.HTTP == nil && j.target.GRPC == nil && j.target.Talk == nil {
 		return c, verdict{}
 	}
 	if err := raw.SetDeadline(deadline); err != nil {
