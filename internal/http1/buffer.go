@@ -76,6 +76,15 @@ func (b *inbuf) takeAhead() []byte {
 	return ahead
 }
 
+// head returns the buffer that the parsed head lies in, and where in it the head
+// ends.
+func (b *inbuf) head() ([]byte, int) {
+	if b.base != nil {
+		return b.base, b.headEnd
+	}
+	return b.buf, b.headEnd
+}
+
 // release gives all buffers back.
 func (b *inbuf) release() {
 	if b.base != nil {

@@ -362,12 +362,14 @@ func (c *ClientConn) Release() {
 }
 
 // Takeover gives the connection away after a 101, with the bytes that were read
-// ahead. The head stays valid until Close.
+// ahead. The head is not valid any more: the buffer is given back.
 func (c *ClientConn) Takeover() (nc *netconn.Conn, buffered []byte) {
 	c.broken = true
 	c.nc.SetReadDeadline(0)
 	c.nc.SetWriteDeadline(0)
-	return c.nc, c.in.takeAhead()
+	ahead := c.in.takeAhead()
+	c.in.release()
+	return c.nc, ahead
 }
 
 // Close closes the connection and gives the buffers back. No other goroutine

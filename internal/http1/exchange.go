@@ -280,3 +280,16 @@ func (c *ServerConn) Takeover() (nc *netconn.Conn, buffered []byte) {
 	c.nc.SetWriteDeadline(0)
 	return c.nc, c.in.takeAhead()
 }
+
+// Slim makes the head of a connection that was taken over, perhaps for hours, hold
+// no more memory than it needs. Slices of its text that were kept elsewhere are to be
+// named; others are not valid any more.
+func (c *ServerConn) Slim(kept ...*[]byte) {
+	from, n := c.in.head()
+	to := append(make([]byte, 0, n), from[:n]...)
+	c.req.Move(from, to)
+	for _, p := range kept {
+		message.Move(p, from, to)
+	}
+	c.in.release()
+}

@@ -147,7 +147,8 @@ type Upstream interface {
 	// Release gives the buffers back before the connection is kept; the answer's
 	// head is no longer valid.
 	Release()
-	// Takeover gives the connection away after a 101.
+	// Takeover gives the connection away after a 101, whose head is not valid any
+	// more.
 	Takeover() (c *netconn.Conn, buffered []byte)
 	// Close closes the connection.
 	Close()

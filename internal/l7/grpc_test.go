@@ -125,7 +125,7 @@ func TestReasonsAsStatuses(t *testing.T) {
 		message.ResponseTimeout: "DEADLINE_EXCEEDED", message.RequestTimeout: "DEADLINE_EXCEEDED", message.DeadlineExceeded: "DEADLINE_EXCEEDED",
 		message.BodyTimeout: "DEADLINE_EXCEEDED", message.WriteTimeout: "DEADLINE_EXCEEDED", message.HeaderTimeout: "UNKNOWN",
 		message.BodyTooLarge: "RESOURCE_EXHAUSTED", message.HeaderTooLarge: "RESOURCE_EXHAUSTED", message.URITooLong: "RESOURCE_EXHAUSTED",
-		message.RateLimited: "RESOURCE_EXHAUSTED", message.RetryBudgetEmpty: "UNKNOWN", message.DrainClosed: "UNKNOWN", message.Rebalanced: "UNKNOWN",
+		message.RateLimited: "RESOURCE_EXHAUSTED", message.RetryBudgetEmpty: "UNKNOWN", message.DrainClosed: "UNKNOWN",
 	}
 	for r := range message.Reasons {
 		want, ok := others[r]

@@ -44,12 +44,22 @@ func (e *exchange) switchProtocols() Failure {
 	// The backend's socket has this since it was dialed.
 	_ = client.SetUserTimeout(upstream.DefaultUserTimeout) // an option less is no reason to refuse
 	server, first := e.up.Takeover()
+	e.slim()
 	f := e.tunnel(client, server, early, first)
 	e.now = clock.Now()
 	_ = client.Close()
 	_ = server.Close()
 	e.up = nil
 	return f
+}
+
+// slim lets go of what a tunnel does not need, which may be open for hours.
+func (e *exchange) slim() {
+	e.res.Fields.Reset(nil)
+	if s, ok := e.d.(interface{ Slim(kept ...*[]byte) }); ok {
+		r := &e.rec
+		s.Slim(&r.Method, &r.Host, &r.Path, &r.Query, &e.requestID)
+	}
 }
 
 // tunnel moves bytes until both ends have finished, or weir ends it.
