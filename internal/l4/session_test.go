@@ -371,7 +371,7 @@ func TestBackpressure(t *testing.T) {
 func TestSlowReaderIsNotIdle(t *testing.T) {
 	r := newRig(t, []string{server(t, func(c *net.TCPConn) {
 		_, _ = c.Write(make([]byte, 8<<20))
-	})}, func(r *rig, _ *pool.Config) { r.rt.Idle = 400 * time.Millisecond })
+	})}, func(r *rig, _ *pool.Config) { r.rt.Idle = 1500 * time.Millisecond }) // the whole takes twice as long
 	c := r.dial()
 	_ = c.SetReadBuffer(32 << 10)
 	var total int

@@ -163,7 +163,7 @@ func TestExpect(t *testing.T) {
 
 // TestLargeBothWays moves content that is spliced, and content that is not.
 func TestLargeBothWays(t *testing.T) {
-	const size = 3<<20 + 17
+	const size = 1<<20 + 17
 	content := strings.Repeat("weir", size/4+1)[:size]
 	for _, chunked := range []bool{false, true} {
 		b := weirtest.NewBackend(t, func(s *weirtest.Conn) {
@@ -179,7 +179,10 @@ func TestLargeBothWays(t *testing.T) {
 			}
 		})
 		r := newRig(t, []string{b.Addr()}, edit(func(r *rig) {
-			r.upstreams.ReuseUnsafeWithin = time.Minute // sending takes a while on a busy machine
+			// Sending takes a while on a busy machine.
+			r.upstreams.ReuseUnsafeWithin = time.Minute
+			r.srv.Timeouts.Write, r.srv.Timeouts.BodyGrace = time.Minute, time.Minute
+			r.rt.Timeouts.Request, r.rt.Timeouts.ResponseHeader, r.rt.Timeouts.StreamIdle = time.Minute, time.Minute, time.Minute
 		}))
 		c := r.dial()
 		for range 2 {
