@@ -96,6 +96,7 @@ func (c *Conn) ReadHolding(get func() []byte, put func([]byte)) (buf []byte, n i
 // before the request is sent, so the answer always finds somebody waiting. Bytes
 // that came earlier may stay unnoticed until the deadline.
 func (c *Conn) SendInto(buf []byte, size int, after func() bool) (sent, n int, err error) {
+	c.renew(&c.rd)
 	o := c.reader()
 	kept := o.buf
 	o.buf, o.out, o.sent, o.after = buf, buf[:size], 0, after

@@ -39,10 +39,12 @@ type Conn struct {
 	announced time.Duration // idle timeout from Keep-Alive: timeout=N
 	idleFor   time.Duration // before this loan
 	since     balance.Instant
+	looked    balance.Instant // when it was looked at and quiet, while idle
 
 	// Guarded by Target.mu.
 	ended   bool // http2.Owner.Over was said
 	watched bool
+	turn    uint32 // counts the loans
 	ticket  netconn.Ticket
 }
 

@@ -60,6 +60,7 @@ type Target struct {
 	sweeping bool // timer is set
 	timer    *time.Timer
 	learner  learner
+	looks    looks
 	mux      streams
 }
 
@@ -113,8 +114,8 @@ func (t *Target) GetFor(now balance.Instant, unsafe bool, header []byte) *Conn {
 		case keep > 0 && c.idleFor >= keep, c.dies != 0 && now >= c.dies, c.epoch != t.set.Load().epoch, c.nc.Aborted(), t.moved(c):
 			c.Close()
 			continue
-		case c.idleFor > peekAfter, unsafe:
-			if s := c.nc.Peek(); s != netconn.Quiet {
+		case unsafe, now.Sub(c.fresh()) > peekAfter:
+			if unsafe && c.nc.Peek() != netconn.Quiet || !unsafe && !t.quiet(c, now) {
 				t.stale.Add(1)
 				c.Close()
 				continue
@@ -146,6 +147,7 @@ func (t *Target) take(now balance.Instant, unsafe bool, header []byte) (*Conn, t
 	}
 	t.idle = slices.Delete(t.idle, n-1, n)
 	t.unwatch(c)
+	c.turn++
 	return c, learned
 }
 
