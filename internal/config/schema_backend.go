@@ -37,7 +37,7 @@ var backendsField = &several[Pool, Backend]{
 }
 
 var backendFields = []field[Backend]{
-	key("url", "", urlCodec, func(b *Backend) *string { return &b.URL }, "http://HOST:PORT or https://HOST:PORT; h2c:// or grpc:// for HTTP/2 in clear text, grpcs:// for HTTP/2 over TLS; tcp://HOST:PORT for tcp listeners"),
+	key("url", "", urlCodec, func(b *Backend) *string { return &b.URL }, "http://HOST:PORT or https://HOST:PORT; h2c:// or grpc:// for HTTP/2 in clear text, grpcs:// for HTTP/2 over TLS; tcp://HOST:PORT for tcp listeners, udp://HOST:PORT for udp ones"),
 	key("weight", "1", integer[uint32](0, 1000), func(b *Backend) *uint32 { return &b.Weight }, "share of the work; 0 takes no new work"),
 	key("zone", "none", text("zone", goodName), func(b *Backend) *string { return &b.Zone }, "where it is").off("none", ""),
 	key("id", "auto", text("id", goodID), func(b *Backend) *string { return &b.ID }, "name within the pool; auto is host:port").
@@ -92,16 +92,14 @@ func parseURL(s string) (out, what, fix string) {
 	case "http", "h2c", "grpc":
 	case "https", "grpcs":
 		port = "443"
-	case "tcp":
+	case "tcp", "udp":
 		port = ""
-	case "udp":
-		return "", scheme + " backends are not built yet in this version", "use http or https"
 	case "ws", "wss":
 		return "", quote(scheme) + " is not a scheme of backends", "write http" + scheme[2:] + "://" + rest + ": WebSockets need nothing else"
 	case "h2", "http2":
 		return "", quote(scheme) + " is not a scheme of backends", "write h2c:// for HTTP/2 without TLS, grpc:// or grpcs:// for gRPC, or https:// with upstream: {h2: on}"
 	default:
-		return "", quote(scheme) + " is not a scheme of backends", useOne(scheme, []string{"http", "https", "h2c", "grpc", "grpcs", "tcp"})
+		return "", quote(scheme) + " is not a scheme of backends", useOne(scheme, []string{"http", "https", "h2c", "grpc", "grpcs", "tcp", "udp"})
 	}
 	authority := rest
 	if i := strings.IndexAny(rest, "/?#"); i >= 0 {

@@ -8,12 +8,20 @@ import (
 	"time"
 )
 
-// Sessions reports that the listener passes connections on whole, and reads no
-// requests in them.
-func (l *Listener) Sessions() bool { return l.Protocol == "tcp" || l.Protocol == "sni" }
+// Sessions reports that the listener passes connections, or the datagrams of
+// clients, on whole, and reads no requests in them.
+func (l *Listener) Sessions() bool {
+	return l.Protocol == "tcp" || l.Protocol == "sni" || l.Datagrams()
+}
 
-// Scheme is what the backends of a pool speak as far as listeners care: http or
-// tcp; empty when the pool lists none.
+// Datagrams reports that the listener's clients send datagrams.
+func (l *Listener) Datagrams() bool { return l.Protocol == "udp" }
+
+// Datagrams reports that the pool's backends are sent datagrams.
+func (p *Pool) Datagrams() bool { return p.Scheme() == "udp" }
+
+// Scheme is what the backends of a pool speak as far as listeners care: http, tcp or
+// udp; empty when the pool lists none.
 func (p *Pool) Scheme() string {
 	if len(p.Backends) == 0 {
 		return ""
@@ -97,8 +105,11 @@ func checkSessions(d *decoder, key, n *node, l *Listener) {
 		}
 		l.Routes[i].checkSession(d, at, l)
 	}
-	if l.Protocol == "tcp" && len(l.Routes) > 1 {
-		d.fault(key, "listener "+l.Name+" speaks tcp, where nothing tells one connection from another, and has "+itoa(len(l.Routes))+" routes",
+	if l.Datagrams() {
+		checkDatagrams(d, n, l)
+	}
+	if l.Protocol != "sni" && len(l.Routes) > 1 {
+		d.fault(key, "listener "+l.Name+" speaks "+l.Protocol+", where nothing tells one connection from another, and has "+itoa(len(l.Routes))+" routes",
 			"keep one; protocol: sni chooses by the name that TLS clients ask for")
 	}
 }
@@ -141,8 +152,11 @@ func (d *decoder) checkSchemes(root *node) {
 				break
 			}
 		}
-		if p.Scheme() == "tcp" {
+		if p.Scheme() != "" && p.Scheme() != "http" {
 			p.checkSessions(d, root.at("pools", p.Name))
+		}
+		if p.Datagrams() {
+			p.checkDatagrams(d, root.at("pools", p.Name))
 		}
 	}
 	listeners := root.at("listeners")
@@ -154,17 +168,47 @@ func (d *decoder) checkSchemes(root *node) {
 			if p == nil || p.Scheme() == "" {
 				continue
 			}
-			want := "http"
-			if l.Sessions() {
+			want := l.Protocol
+			if want == "sni" {
 				want = "tcp"
-			} else if l.Protocol != "http" {
-				want = l.Protocol
 			}
 			if got := p.Scheme(); got != want {
 				d.fault(&node{kind: scalar, pos: l.Routes[j].Pos, width: 1}, "listener "+l.Name+" speaks "+l.Protocol+", and pool "+p.Name+" has "+got+" backends",
 					"write "+want+"://"+p.Backends[0].Address+" in a pool of its own, or protocol: "+got)
 			}
 		}
+	}
+}
+
+// checkDatagrams refuses of a udp listener what only connections have.
+func checkDatagrams(d *decoder, n *node, l *Listener) {
+	for i, bind := range l.Bind {
+		if strings.HasPrefix(bind, "unix:") {
+			at := n.at("bind")
+			if at.kind == list && i < len(at.items) {
+				at = at.items[i]
+			}
+			d.fault(at, "listener "+l.Name+" speaks udp, and a unix socket has no datagrams of clients", `write an address, such as ":53"`)
+		}
+	}
+	if p := n.get("tls"); p != nil && !switchedOff(p.value) {
+		d.fault(p.key, "tls: listener "+l.Name+" speaks udp, which is passed on unread: backends of QUIC and DTLS have the certificates", "remove it")
+	}
+	if l.ProxyProtocol.On() {
+		d.fault(keyOf(n, "proxy_protocol"), "proxy_protocol: listener "+l.Name+" speaks udp, and a header would be needed in each datagram", "remove it")
+	}
+}
+
+// checkDatagrams settles what is different for backends that are sent datagrams: by
+// itself nothing says that they answer connections, so they are probed only where it
+// is said how.
+func (p *Pool) checkDatagrams(d *decoder, n *node) {
+	active := n.at("health", "active")
+	if active.get("protocol") == nil && p.Active.Protocol == "tcp" && p.Active.Port == 0 {
+		p.Active.Off = true
+	}
+	if p.SendProxyProtocol != "" {
+		d.fault(keyOf(n, "send_proxy_protocol"), "send_proxy_protocol: pool "+p.Name+" has udp backends, and a header would be needed in each datagram", "remove it")
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -70,8 +71,9 @@ type Engine struct {
 	bugs    uint64 // leases finished twice in this process before
 	// inherited: another process served here a moment ago.
 	inherited bool
-	front     *front // sockets toward clients
-	ops       *ops   // sockets toward operators
+	flowsFrom *os.File // whence the predecessor's flows come; nil: nowhere
+	front     *front   // sockets toward clients
+	ops       *ops     // sockets toward operators
 	notify    notifier
 	stable    time.Duration // how long files must be, for the watch
 	upgrade   upgrade

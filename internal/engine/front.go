@@ -27,6 +27,7 @@ type front struct {
 	// tunnels are those of all listeners.
 	tunnels *l7.Tunnels
 	relay   *l4.Relay      // moves the bytes of sessions
+	flows   *l4.FlowRelay  // and the datagrams of flows
 	loops   sync.WaitGroup // accepting listeners
 
 	mu        sync.Mutex // guards what follows
@@ -44,7 +45,7 @@ func newFront(e *Engine, plan *config.Plan) (*front, error) {
 		return nil, fmt.Errorf("waiting for idle connections: %w", err)
 	}
 	return &front{
-		e: e, parker: parker, tunnels: l7.NewTunnels(), relay: l4.NewRelay(func(v any) { e.bug("l4_loop", v) }), listeners: make(map[string]*liveListener),
+		e: e, parker: parker, tunnels: l7.NewTunnels(), relay: l4.NewRelay(func(v any) { e.bug("l4_loop", v) }), flows: l4.NewFlowRelay(func(v any) { e.bug("l4_flows", v) }), listeners: make(map[string]*liveListener),
 		gate: listen.NewGate(maxConnections(plan.Limits.MaxConnections, e.opt.Machine.Files)),
 	}, nil
 }
@@ -61,6 +62,12 @@ func (f *front) start() {
 
 func (f *front) serve(l *liveListener) {
 	f.loops.Go(func() {
+		if l.cfg.Datagrams() {
+			if err := l.ln.ServePackets(l.srv.flows); err != nil {
+				f.e.log.Error("the listener does not serve", "listener", l.name, "error", err)
+			}
+			return
+		}
 		err := l.ln.Serve(func(c *netconn.Conn, info listen.Info) {
 			l.srv.accept(c, &info)
 		})
@@ -140,7 +147,7 @@ func (f *front) endTunnels(within time.Duration, hurry <-chan struct{}) {
 // cutCount returns how many requests and tunnels were cut at the end.
 func (f *front) cutCount() (n int64) {
 	for _, l := range f.ever() {
-		n += l.x.CutCount() + l.srv.streams.px.CutCount()
+		n += l.x.CutCount() + l.srv.streams.px.CutCount() + l.srv.flows.CutCount()
 	}
 	return n
 }
@@ -209,5 +216,6 @@ func (f *front) close() error {
 	}
 	f.reapers.Wait()
 	f.relay.Close()
+	f.flows.Close()
 	return f.parker.Close()
 }

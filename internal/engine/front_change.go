@@ -63,7 +63,7 @@ func (f *front) stageOne(s *stagedFront, plan *config.Plan, cfg *config.Listener
 		return nil, nil, err
 	}
 	l = f.newListener(f.slot()).with(cfg)
-	l.ln, l.srv.ln = ln, ln
+	l.ln, l.srv.ln, l.srv.flows.ln = ln, ln, ln
 	l.srv.Change(cfg)
 	s.commit = append(s.commit, func() {
 		if f.started {
@@ -81,10 +81,13 @@ func (f *front) stageOne(s *stagedFront, plan *config.Plan, cfg *config.Listener
 // longer names. Called under mu.
 func (f *front) runningAs(s *stagedFront, plan *config.Plan, cfg *config.Listener) *liveListener {
 	if l := f.listeners[cfg.Name]; l != nil {
+		if l.cfg.Datagrams() != cfg.Datagrams() {
+			return nil // of the same name, and nothing else
+		}
 		return l
 	}
 	for _, l := range f.listeners {
-		if plan.Listener(l.name) == nil && sameBinds(l.cfg.Bind, cfg.Bind) && !s.has(l) {
+		if plan.Listener(l.name) == nil && l.cfg.Datagrams() == cfg.Datagrams() && len(cfg.Bind) > 0 && sameBinds(l.cfg.Bind, cfg.Bind) && !s.has(l) {
 			return l
 		}
 	}

@@ -17,6 +17,7 @@ import (
 // codecs are the versions of HTTP that one listener speaks, as one server.
 type codecs struct {
 	streams *streams // what speaks no HTTP; set before the first connection
+	flows   *flows   // of udp; the same
 
 	// Constant.
 	e  *Engine

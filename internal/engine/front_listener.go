@@ -4,6 +4,7 @@ package engine
 
 import (
 	"net"
+	"net/netip"
 	"sync/atomic"
 	"time"
 
@@ -51,6 +52,7 @@ func (f *front) newListener(slot int) *liveListener {
 	})
 	l := &liveListener{slot: slot, x: x, last: last, srv: f.newCodecs(x)}
 	l.srv.streams = f.newStreams(slot, l.srv)
+	l.srv.flows = f.newFlows(l.srv.streams)
 	return l
 }
 
@@ -70,7 +72,7 @@ func (f *front) options(cfg *config.Listener) listen.Options {
 		Gate: f.gate, MaxConnections: int(cfg.MaxConnections), MaxPerClient: int(cfg.MaxPerClient),
 		Logger:    e.log,
 		OnRefused: func(r listen.Refusal) { e.refused(cfg, r) },
-		Mute:      cfg.Sessions(),
+		Mute:      cfg.Sessions(), Packets: cfg.Datagrams(),
 		OnPanic:   func(v any, stack []byte) { e.bugAt("connection", v, stack) },
 		Relieve:   e.relief.one,
 		Short:     func() bool { return !e.memory.grow(roomConn) },
@@ -127,12 +129,11 @@ func (l *liveListener) each(name func(net.Addr) string) []string {
 // reachable names an address under which it can be called from here: an
 // unspecified one is reached over loopback.
 func reachable(a net.Addr) string {
-	t, ok := a.(*net.TCPAddr)
-	if !ok || !t.IP.IsUnspecified() {
+	t, ok := a.(interface{ AddrPort() netip.AddrPort })
+	if !ok || !t.AddrPort().Addr().IsUnspecified() {
 		return a.String()
 	}
-	ap := t.AddrPort()
-	return loopbackOf(ap).String()
+	return loopbackOf(t.AddrPort()).String()
 }
 
 func (l *liveListener) gauges() observe.ListenerGauges {

@@ -48,6 +48,7 @@ func (e *Engine) leave(s *handover.Successor, signals <-chan os.Signal, stop boo
 		e.takeBack(s)
 		return true, nil
 	}
+	e.front.flows.Abandon() // the successor has them for good
 	e.front.stop()
 	e.ops.release()
 	if e.front.connections() == 0 {
@@ -200,6 +201,7 @@ func (e *Engine) takeBack(s *handover.Successor) {
 	e.opt.Sockets.Return() // first: clients wait
 	e.front.undrain()
 	s.Kill() // it may have closed the pair and gone on
+	e.front.flows.TakeBack()
 	e.opt.Sockets.Recall()
 	e.mu.Lock()
 	e.state.Store(phaseServing)

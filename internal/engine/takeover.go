@@ -17,6 +17,10 @@ import (
 func (e *Engine) inherit(p *handover.Predecessor) error {
 	var faults []error
 	for _, s := range p.Sockets() {
+		if s.Bind == flowsBind {
+			e.flowsFrom = s.File
+			continue
+		}
 		faults = append(faults, e.opt.Sockets.Inherit(s.Bind, s.File))
 	}
 	var n notes
@@ -44,7 +48,7 @@ func (e *Engine) checkedNow(plan *config.Plan) func(bind string, private bool) e
 	ask(plan.Admin.Bind, true)
 	ask(plan.Status.Bind, true)
 	for i := range plan.Listeners {
-		for _, bind := range plan.Listeners[i].Bind {
+		for _, bind := range binds(&plan.Listeners[i]) {
 			ask(bind, false)
 		}
 	}
@@ -62,10 +66,14 @@ func (e *Engine) TakeOver() error {
 	switch {
 	case orphan:
 		e.log.Warn("the old process died during the upgrade: this one serves without its state", "old_pid", p.PID())
+		if e.flowsFrom != nil {
+			_ = e.flowsFrom.Close()
+		}
 	case err != nil:
 		return err
 	default:
 		e.restoreHanded(state)
+		e.takeFlows()
 	}
 	e.Start()
 	decline := e.opt.Sockets.Decline // the predecessor serves them to its end

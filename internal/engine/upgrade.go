@@ -199,7 +199,7 @@ func (e *Engine) handOver(ctx context.Context, p handover.Program) (*handover.Su
 	if err != nil {
 		return nil, err
 	}
-	s, err := e.offer(ctx, p, hand)
+	s, flows, err := e.offer(ctx, p, hand)
 	if err == nil {
 		err = s.Built(ctx)
 	}
@@ -210,25 +210,34 @@ func (e *Engine) handOver(ctx context.Context, p handover.Program) (*handover.Su
 		}
 	}
 	if err != nil {
+		flows.failed()
 		e.opt.Sockets.Recall() // whoever had them is dead
 		return nil, err
 	}
+	flows.taken(s.Declined())
 	e.yield(s)
 	return s, nil
 }
 
 // offer starts the successor; the duplicates are closed.
-func (e *Engine) offer(ctx context.Context, p handover.Program, hand []listen.Handed) (*handover.Successor, error) {
+func (e *Engine) offer(ctx context.Context, p handover.Program, hand []listen.Handed) (*handover.Successor, *flowGiver, error) {
 	o := handover.Offer{Version: e.opt.Version}
 	for _, h := range hand {
 		defer h.File.Close() //nolint:errcheck // the successor has its own
 		o.Sockets = append(o.Sockets, handover.Socket{Bind: h.Bind, File: h.File})
 	}
-	var err error
-	if o.Notes, err = json.Marshal(notes{Instance: e.opt.Machine.Instance}); err != nil {
-		return nil, err
+	flows, err := e.giveFlows(&o)
+	if err != nil {
+		return nil, flows, err
 	}
-	return handover.Start(ctx, p, o)
+	if flows.pair != nil {
+		defer o.Sockets[len(o.Sockets)-1].File.Close() //nolint:errcheck // the same
+	}
+	if o.Notes, err = json.Marshal(notes{Instance: e.opt.Machine.Instance}); err != nil {
+		return nil, flows, err
+	}
+	s, err := handover.Start(ctx, p, o)
+	return s, flows, err
 }
 
 // yield leaves the sockets to a successor that accepts from them. Readiness

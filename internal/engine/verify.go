@@ -57,7 +57,7 @@ func verify(plan *config.Plan, check func(bind string, private bool) error) []er
 	faults = append(faults, VerifyText(plan)...)
 	for i := range plan.Listeners {
 		l := &plan.Listeners[i]
-		for _, bind := range l.Bind {
+		for _, bind := range binds(l) {
 			if err := check(bind, false); err != nil {
 				add(fmt.Errorf("%slistener %s: %w", l.Pos, l.Name, err))
 			}

@@ -50,9 +50,13 @@ type openPackets struct {
 
 // PacketSockets are the sockets of one address, the same for all that hold them.
 type PacketSockets struct {
+	bind  string
 	fds   []int
 	bound netip.AddrPort
 }
+
+// Bind returns what they were asked for as.
+func (p *PacketSockets) Bind() string { return p.bind }
 
 // Descriptors returns the sockets; they do not block, and are not the caller's to
 // close.
@@ -123,7 +127,7 @@ func newPackets(s *Sockets, bind string, fds []int) (*openPackets, error) {
 		closeAll(fds)
 		return nil, fmt.Errorf("bind %s: where the socket is bound is not known: %w", bind, err)
 	}
-	return &openPackets{set: s, bind: bind, addr: net.UDPAddrFromAddrPort(a), group: &PacketSockets{fds: fds, bound: a}}, nil
+	return &openPackets{set: s, bind: bind, addr: net.UDPAddrFromAddrPort(a), group: &PacketSockets{bind: bind, fds: fds, bound: a}}, nil
 }
 
 func packetAddr(sa unix.Sockaddr) (netip.AddrPort, bool) {

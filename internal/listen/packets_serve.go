@@ -31,6 +31,18 @@ func (l *Listener) ServePackets(srv PacketServer) error {
 	return nil
 }
 
+// PacketSockets returns the sockets of a listener for datagrams.
+func (l *Listener) PacketSockets() (out []*PacketSockets) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, b := range l.binds {
+		if b.packets != nil {
+			out = append(out, b.packets.Sockets())
+		}
+	}
+	return out
+}
+
 // leavePackets gives up the sockets of a bind. Called under mu.
 func (l *Listener) leavePackets(k *Packets) {
 	if l.packets == nil {

@@ -111,6 +111,10 @@ func appendKeys(b []byte, r *Record, query bool) ([]byte, bool) {
 	}
 	b = number(b, `,"bytes_in":`, r.BytesIn)
 	b = number(b, `,"bytes_out":`, r.BytesOut)
+	if r.DatagramsIn > 0 || r.DatagramsOut > 0 {
+		b = number(b, `,"datagrams_in":`, r.DatagramsIn)
+		b = number(b, `,"datagrams_out":`, r.DatagramsOut)
+	}
 	if r.Protocol == "" {
 		b = append(b, `,"reused":`...)
 		b = strconv.AppendBool(b, r.Reused)

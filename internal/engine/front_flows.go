@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"net/netip"
+
+	"github.com/weirlb/weir/balance"
+	"github.com/weirlb/weir/internal/clock"
+	"github.com/weirlb/weir/internal/config"
+	"github.com/weirlb/weir/internal/l4"
+	"github.com/weirlb/weir/internal/l7"
+	"github.com/weirlb/weir/internal/listen"
+	"github.com/weirlb/weir/internal/message"
+	"github.com/weirlb/weir/internal/upstream"
+	"github.com/weirlb/weir/pool"
+)
+
+// flows is what a udp listener does with the datagrams of its clients. It implements
+// listen.PacketServer, and l4.Doorkeeper.
+type flows struct {
+	streams *streams // whose routes these are
+	*l4.Flows
+
+	ln *listen.Listener // set before the first datagram
+}
+
+func (f *front) newFlows(s *streams) *flows {
+	e := f.e
+	out := &flows{streams: s}
+	out.Flows = l4.NewFlows(l4.FlowOptions{
+		Relay: f.flows, Sessions: flowSessions{f.tunnels}, Door: out,
+		Route: func() *l4.Route {
+			r := s.routes()
+			if r == nil || len(r.all) == 0 {
+				return nil
+			}
+			return r.all[0]
+		},
+		Backend: func(b *balance.Backend) *upstream.Target {
+			if t := targetOf(b); t != nil {
+				return t.up
+			}
+			return nil
+		},
+		Reserve: func(l *pool.Lease, name, backend, url string) bool {
+			p := e.gen.Load().pools[name]
+			return p != nil && p.pool.Adopt(l, backend, url, clock.Now())
+		},
+		Refused: func(client netip.AddrPort, reason message.Reason, detail string) {
+			e.log.Warn("flow refused", "listener", out.ln.Name(), "client", client, "reason", reason.String(), "detail", detail)
+		},
+		Failed: e.failures.Note,
+		Bug:    e.bug,
+	})
+	return out
+}
+
+// flowSessions keeps flows where tunnels are.
+type flowSessions struct{ all *l7.Tunnels }
+
+// Enter implements l4.FlowSessions.
+func (s flowSessions) Enter(f *l4.Flow) { s.all.Enter(f) }
+
+// Leave implements l4.FlowSessions.
+func (s flowSessions) Leave(f *l4.Flow) { s.all.Leave(f) }
+
+// Open implements listen.PacketServer.
+func (s *flows) Open(p *listen.PacketSockets) error { return s.Flows.Open(p) }
+
+// Close implements listen.PacketServer.
+func (s *flows) Close(p *listen.PacketSockets, done func()) { s.Flows.Close(p, done) }
+
+// Enter implements l4.Doorkeeper.
+func (s *flows) Enter(client netip.Addr) (l4.Place, l4.Admission) {
+	p, why, ok := s.ln.EnterFlow(client)
+	if ok {
+		return l4.Place(p), l4.Admitted
+	}
+	switch why {
+	case listen.ProcessLimit:
+		return l4.Place{}, l4.FullProcess
+	case listen.ClientLimit:
+		return l4.Place{}, l4.FullClient
+	case listen.NoMemory:
+		return l4.Place{}, l4.NoMemory
+	default:
+		return l4.Place{}, l4.FullListener
+	}
+}
+
+// Leave implements l4.Doorkeeper.
+func (s *flows) Leave(client netip.Addr, p l4.Place) { s.ln.LeaveFlow(client, listen.Place(p)) }
+
+// Refuse implements l4.Doorkeeper.
+func (s *flows) Refuse(why l4.Admission) {
+	switch why {
+	case l4.FullProcess:
+		s.ln.RefuseFlow(listen.ProcessLimit)
+	case l4.FullClient:
+		s.ln.RefuseFlow(listen.ClientLimit)
+	case l4.NoMemory:
+		s.ln.RefuseFlow(listen.NoMemory)
+	default:
+		s.ln.RefuseFlow(listen.ListenerLimit)
+	}
+}
+
+// binds are the addresses of a listener as sockets are checked by.
+func binds(l *config.Listener) []string {
+	if !l.Datagrams() {
+		return l.Bind
+	}
+	out := make([]string, len(l.Bind))
+	for i, b := range l.Bind {
+		out[i] = listen.PacketsBind(b)
+	}
+	return out
+}
