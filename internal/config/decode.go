@@ -287,7 +287,7 @@ func (d *decoder) unknownKey(p pair, what string, known []*spec) (meant string) 
 		fix = "write request_headers or response_headers to change fields, and match.headers to compare them"
 	case here && (near == "" || distance(near, key.text) > 1):
 		fix, meant = "did you mean "+other+"?", other
-	case other != "" && near == "":
+	case other != "" && (near == "" || strings.HasPrefix(other, near+".")):
 		fix = "write " + other + " instead"
 	case len(homes) > 0 && (near == "" || distance(near, key.text) > 1):
 		fix = "it belongs in " + oneOf(homes)

@@ -22,6 +22,7 @@ var elsewhere = map[string][]string{
 	"servername": {"listeners.NAME.routes[].match.host"}, "locations": {"routes", "listeners.NAME.routes[].match.path_prefix"}, "location": {"routes", "listeners.NAME.routes[].match.path_prefix"}, "rules": {"routes"}, "paths": {"routes"},
 	"certificate": {"certificates", "cert"}, "certfile": {"cert"}, "crt": {"cert"}, "keyfile": {"key"}, "privatekey": {"key"}, "certs": {"certificates"},
 	"sslcertificate": {"listeners.NAME.tls.certificates"}, "sslcertificatekey": {"listeners.NAME.tls.certificates"},
+	"http2": {"h2", "listeners.NAME.http.h2"}, "enablehttp2": {"h2", "listeners.NAME.http.h2"}, "http2enabled": {"h2", "listeners.NAME.http.h2"}, "alpnprotocols": {"listeners.NAME.http.h2"},
 	// of routes
 	"reverseproxy": {"pool", "pools"}, "proxypass": {"pool"}, "defaultbackend": {"pool"}, "usebackend": {"pool"}, "cluster": {"pool"}, "target": {"pool"}, "to": {"pool"},
 	"prefix": {"path_prefix"}, "pathprefix": {"path_prefix"}, "regex": {"path_regex"}, "hosts": {"host"}, "hostname": {"host"}, "domain": {"host"}, "domains": {"host"}, "method": {"methods"},
