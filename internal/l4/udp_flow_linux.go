@@ -55,6 +55,10 @@ type Flow struct {
 	seen           *observe.SessionBytes // nil: not counted
 	cut            bool                  // what is sent may be cut by the kernel
 	again          bool                  // on loop.again
+	asking         bool                  // what the client has sent last was not answered
+	until          balance.Instant       // it is to end, and waits so long for an answer; 0: it is not
+	given          bool                  // another process has it
+	wasSettled     bool                  // and where it was before
 	unsure         bool                  // a short read does not say that there is no error
 
 	why atomic.Uint32 // observe.TunnelCause: weir ends it
@@ -92,6 +96,7 @@ func (f *Flow) tell(why observe.TunnelCause) bool {
 // over is how a flow ended.
 type over struct {
 	idle, aged, evicted bool
+	given               bool    // it goes on in another process
 	failure             failure // of its backend
 }
 
@@ -172,18 +177,31 @@ func (l *flowLoop) open(p *port, k *flowKey, hash uint64) *Flow {
 		l.refuse(own, rt, client, fl.reason, fl.detail)
 		return nil
 	}
-	f.name, f.nameLen = rawName(client, uint32(k.rest>>16), p.six)
-	f.source = p.wild && k.local != [2]uint64{}
+	l.begin(f, false)
+	return f
+}
+
+// begin makes a flow that has its backend known everywhere.
+func (l *flowLoop) begin(f *Flow, settled bool) {
+	p, rt := f.port, f.rt
+	f.name, f.nameLen = rawName(f.key.from(), uint32(f.key.rest>>16), p.six)
+	f.source = p.wild && f.key.local != [2]uint64{}
+	if rt.Series != nil {
+		f.seen = rt.Series.For(f.b.ID()).Session()
+	}
 	p.table.add(f)
-	f.shelf = l.shelfFor(own, rt)
+	f.shelf = l.shelfFor(f.own, rt)
 	f.shelf.n++
-	f.shelf.fresh.push(f)
+	if settled {
+		f.shelf.settled.push(f)
+	} else {
+		f.shelf.fresh.push(f)
+	}
 	if rt.Total > 0 {
 		f.shelf.born.push(f)
 	}
-	own.open.Add(1)
-	own.opt.Sessions.Enter(f)
-	return f
+	f.own.open.Add(1)
+	f.own.opt.Sessions.Enter(f)
 }
 
 // admit takes a place for a flow. Where none is free the oldest one whose client has
@@ -341,9 +359,36 @@ func (l *flowLoop) disconnect(f *Flow) {
 
 // told ends a flow that somebody else wants ended.
 func (l *flowLoop) told(f *Flow) {
-	if f.slot >= 0 {
+	switch {
+	case f.slot < 0:
+	case f.given:
+		l.abandon(f)
+	case f.asking && f.until == 0:
+		f.until = l.now.Add(answerMost)
+		l.closing = append(l.closing, f)
+	case f.until == 0:
 		l.finish(f, over{})
 	}
+}
+
+// answerMost is how long a flow that is to end waits for the answer that is on its
+// way: what comes later is lost.
+const answerMost = time.Second
+
+// closeAnswered ends the flows that waited for an answer.
+func (l *flowLoop) closeAnswered() {
+	left := l.closing[:0]
+	for _, f := range l.closing {
+		switch {
+		case f.slot < 0 || f.given:
+		case f.asking && f.until > l.now:
+			left = append(left, f)
+		default:
+			l.finish(f, over{})
+		}
+	}
+	clear(l.closing[len(left):])
+	l.closing = left
 }
 
 // finish ends a flow.
@@ -369,7 +414,7 @@ func (l *flowLoop) forget(f *Flow, o over) {
 	p, own := f.port, f.own
 	p.table.remove(f)
 	f.drop()
-	if f.rt.Total > 0 {
+	if f.rt.Total > 0 && !o.given {
 		f.shelf.born.remove(f)
 	}
 	f.shelf.n--
@@ -378,7 +423,9 @@ func (l *flowLoop) forget(f *Flow, o over) {
 	if f.limited {
 		f.rt.Limit.Release()
 	}
-	own.record(l.now, f, o)
+	if !o.given {
+		own.record(l.now, f, o)
+	}
 	own.open.Add(-1)
 	if len(p.leaving) > 0 {
 		for i := range p.leaving {
@@ -435,6 +482,7 @@ const (
 // answer passes on what was received from a flow's backend.
 func (l *flowLoop) answer(f *Flow, first, n int) {
 	f.touch(l.now)
+	f.asking = false
 	if f.grams.out == 0 {
 		l.answered(f)
 	}

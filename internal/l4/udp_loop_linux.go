@@ -39,7 +39,10 @@ type flowLoop struct {
 	shelfOf    map[*Route]*shelf
 	againPorts []*port
 	again      []*Flow // have more to read
+	ending     []*Flow // told to end
+	closing    []*Flow // of them, those that wait for an answer, the first to give up first
 	now        balance.Instant
+	paused     bool // nothing is read
 	waitedOut  bool // for room to send, in this turn
 	req        balance.Request
 
@@ -95,7 +98,11 @@ func (l *flowLoop) run() {
 	for i := range l.slots {
 		if f := l.slots[i].f; f != nil {
 			f.tell(causeShutdown)
-			l.told(f)
+			if f.given {
+				l.abandon(f)
+			} else {
+				l.finish(f, over{})
+			}
 		}
 	}
 	for len(l.ports) > 0 {
@@ -110,7 +117,7 @@ func (l *flowLoop) run() {
 func (l *flowLoop) turn() bool {
 	defer l.caught()
 	n := l.poll()
-	if n == 0 && len(l.again)+len(l.againPorts) == 0 && l.sleep() {
+	if n == 0 && (l.paused || len(l.again)+len(l.againPorts) == 0) && l.sleep() {
 		n = l.wait(l.timeLeft())
 	}
 	l.now = clock.Now()
@@ -122,14 +129,21 @@ func (l *flowLoop) turn() bool {
 	if closed {
 		return false
 	}
-	for _, f := range ends {
-		l.told(f)
-	}
+	l.ending = append(l.ending, ends...)
 	for i := range l.events[:n] {
 		l.event(&l.events[i])
 	}
+	if l.paused {
+		return true
+	}
+	for _, f := range l.ending {
+		l.told(f)
+	}
+	clear(l.ending)
+	l.ending = l.ending[:0]
 	l.resume()
 	l.flush()
+	l.closeAnswered()
 	l.expire()
 	return true
 }
@@ -145,7 +159,13 @@ func (l *flowLoop) caught() {
 
 // timeLeft is for how many milliseconds nothing is to be done; -1: for ever.
 func (l *flowLoop) timeLeft() int {
+	if l.paused {
+		return -1
+	}
 	var at balance.Instant
+	if len(l.closing) > 0 {
+		at = l.closing[0].until
+	}
 	for _, s := range l.shelves {
 		if t := s.next(); t != 0 && (at == 0 || t < at) {
 			at = t
@@ -186,6 +206,7 @@ func (l *flowLoop) event(e *unix.EpollEvent) {
 	}
 	s := &l.slots[e.Fd]
 	switch {
+	case l.paused: // what there is to read is read when it is over
 	case s.gen != uint32(e.Pad): // it has ended since
 	case s.p != nil:
 		l.readPort(s.p)

@@ -31,6 +31,7 @@ type port struct {
 	table   table
 	cut     bool // what is sent may be cut by the kernel (UDP_SEGMENT)
 	again   bool // on loop.againPorts
+	given   bool // another process reads it
 }
 
 // leaving is somebody who takes no more flows from a port and waits for those it
@@ -50,7 +51,14 @@ func (l *flowLoop) readPort(p *port) {
 	for i := 0; i < n; {
 		i = l.readRun(p, i, n)
 	}
-	if n == batch && !p.again {
+	if n == batch {
+		l.later(p)
+	}
+}
+
+// later has a port read in the next turn.
+func (l *flowLoop) later(p *port) {
+	if !p.again {
 		p.again = true
 		l.againPorts = append(l.againPorts, p)
 	}
@@ -112,6 +120,7 @@ func bytesOf(v *unix.Iovec) []byte { return unsafe.Slice(v.Base, int(v.Len)) }
 // of several that are size long but for the last.
 func (l *flowLoop) pass(f *Flow, pieces []unix.Iovec, size int) {
 	f.touch(l.now)
+	f.asking = true
 	if f.grams.out > 0 && f.in == &f.shelf.fresh {
 		f.drop()
 		f.shelf.settled.push(f) // the client has got an answer, and goes on

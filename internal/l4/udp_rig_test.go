@@ -60,6 +60,7 @@ type flowSetup struct {
 	bind    string // 127.0.0.1 unless said
 	sockets int    // 2
 	plain   bool
+	expect  []FlowState // of another rig, whose sockets these are
 }
 
 func newFlowRig(t *testing.T, addrs []string, edit func(*flowSetup)) *flowRig {
@@ -89,13 +90,24 @@ func newFlowRig(t *testing.T, addrs []string, edit func(*flowSetup)) *flowRig {
 			return r.rt
 		},
 		Backend: func(b *balance.Backend) *upstream.Target { return b.Attachment().(*upstream.Target) },
+		Reserve: func(l *pool.Lease, _, backend, url string) bool { return r.pool.Adopt(l, backend, url, clock.Now()) },
 	})
 	r.s.tap = func(rec *observe.Record) {
 		c := *rec
 		c.Tried = append([]observe.Try(nil), rec.Tried...)
 		r.records <- c
 	}
-	r.group = bindGroup(t, set.bind, set.sockets)
+	if r.group == nil {
+		r.group = bindGroup(t, set.bind, set.sockets)
+	}
+	for i := range set.expect { // as another process gets them
+		fd, err := unix.FcntlInt(uintptr(set.expect[i].FD), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		set.expect[i].FD = fd
+	}
+	r.relay.Expect(set.expect)
 	r.addr = r.group.bound.String()
 	if err := r.s.Open(r.group); err != nil {
 		t.Fatal(err)
@@ -167,6 +179,12 @@ func (r *flowRig) check() {
 			t.Errorf("%s holds %d slots at the end", b.ID, b.InFlight)
 		}
 	}
+}
+
+// targetAddr is the address of a backend.
+func (r *flowRig) targetAddr(i int) string {
+	s := r.pool.Snapshot()
+	return s.Backends[i].Backend.Address()[len("udp://"):]
 }
 
 func (r *flowRig) bug(where string, v any) {

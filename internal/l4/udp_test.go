@@ -237,3 +237,97 @@ func TestBursts(t *testing.T) {
 		})
 	}
 }
+
+// TestFlowEndsAfterAnswer: a flow that is told to end while a question is on its way
+// waits for the answer.
+func TestFlowEndsAfterAnswer(t *testing.T) {
+	b, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close() })
+	r := newFlowRig(t, []string{b.LocalAddr().String()}, nil)
+	c := r.client()
+	_, _ = c.Write([]byte("question"))
+	p := make([]byte, 100)
+	n, from, err := b.ReadFrom(p)
+	if err != nil || string(p[:n]) != "question" {
+		t.Fatal(n, err)
+	}
+	r.flow().End(observe.TunnelByDrain, 0)
+	r.relay.running()[0].await(func() {})
+	r.relay.running()[1].await(func() {})
+	if _, err := b.WriteTo([]byte("answer"), from); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := c.Read(p); err != nil || string(p[:n]) != "answer" {
+		t.Fatal(n, err)
+	}
+	r.want(message.DrainCut, 1, 1)
+}
+
+// TestFlowsGoToAnotherProcess: a second relay goes on with the flows of the first one,
+// with what had come meanwhile, and the first one can take them back.
+func TestFlowsGoToAnotherProcess(t *testing.T) {
+	r := newFlowRig(t, []string{replier(t, "b0"), replier(t, "b1")}, nil)
+	var all []net.Conn
+	with := map[net.Conn]string{}
+	for i := range 30 {
+		c := r.client()
+		all = append(all, c)
+		with[c] = asks(t, c, "one")
+		if i%2 == 0 {
+			asks(t, c, "settled")
+		}
+	}
+	states := r.relay.Pause()
+	if len(states) != 30 {
+		t.Fatalf("%d flows, want 30", len(states))
+	}
+	for _, c := range all {
+		_, _ = c.Write([]byte("meanwhile"))
+	}
+	second := newFlowRig(t, []string{r.targetAddr(0), r.targetAddr(1)}, func(s *flowSetup) { s.expect, s.group = states, r.group })
+	hear := func(text string) {
+		t.Helper()
+		b := make([]byte, 100)
+		for _, c := range all {
+			if n, err := c.Read(b); err != nil || string(b[:n]) != with[c]+text {
+				t.Fatalf("%q, %v, want %s by %s", b[:n], err, text, with[c])
+			}
+		}
+	}
+	hear("meanwhile")
+	if n := second.s.Count(); n != 30 {
+		t.Errorf("%d flows have gone on, want 30", n)
+	}
+	r.relay.GiveAway(func(Group) bool { return false })
+	for _, c := range all {
+		if got := asks(t, c, "two"); got != with[c] {
+			t.Fatalf("a flow moved to %s", got)
+		}
+	}
+	// The other one is dead: its sockets are gone with it, those of this one are not.
+	second.relay.Close()
+	for range 30 {
+		rec := <-second.records
+		if rec.Reason != message.DrainCut || rec.DatagramsIn < 3 || rec.DatagramsIn != rec.DatagramsOut {
+			t.Errorf("recorded with %d in, %d out", rec.DatagramsIn, rec.DatagramsOut)
+		}
+	}
+	r.relay.TakeBack()
+	for _, c := range all {
+		if got := asks(t, c, "three"); got != with[c] {
+			t.Fatalf("a flow moved to %s", got)
+		}
+	}
+	r.relay.Pause()
+	r.relay.GiveAway(func(Group) bool { return false })
+	r.relay.Abandon()
+	if n := r.s.Count(); n != 0 {
+		t.Errorf("%d flows are left", n)
+	}
+	if len(r.records) > 0 {
+		t.Error("flows that are another process's were recorded")
+	}
+}
