@@ -52,6 +52,7 @@ type conn struct {
 	settleBy  balance.Instant // when they must have been
 	quiet     balance.Instant // when running became 0 last
 	idleUntil balance.Instant // counts while running is 0
+	shedAt    balance.Instant // as well: when what free holds is let go; 0: it holds nothing
 	stage     leaveStage
 	leaveBy   balance.Instant // when the client has had time to see the first GOAWAY
 
@@ -209,7 +210,7 @@ func (c *conn) armLocked() {
 		by = earlier(by, c.settleBy)
 	}
 	if c.running == 0 {
-		by = earlier(by, c.idleUntil)
+		by = earlier(earlier(by, c.idleUntil), c.shedAt)
 	}
 	switch c.stage {
 	case staying:
@@ -237,6 +238,8 @@ func (c *conn) isLate() error {
 		return errGone
 	case c.running == 0 && passed(c.idleUntil):
 		return errIdle
+	case c.running == 0 && passed(c.shedAt):
+		c.free, c.freed, c.shedAt = nil, 0, 0
 	case c.stage == staying && passed(c.oldAt):
 		c.leaveLocked()
 		c.kickLocked()
@@ -246,11 +249,19 @@ func (c *conn) isLate() error {
 	return nil
 }
 
+// shedAfter is how long a connection without a stream keeps the memory of those that
+// it had: a client that is busy comes sooner, and of those that come once and stay
+// there may be thousands.
+const shedAfter = time.Second
+
 // touchIdle begins the wait for a further stream. Called under mu.
 func (c *conn) touchIdle(now balance.Instant) {
 	c.quiet, c.idleUntil = now, 0
 	if t := c.srv.now().Timeouts.Idle; t > 0 {
 		c.idleUntil = now.Add(t)
+	}
+	if c.shedAt = 0; len(c.free) > 0 {
+		c.shedAt = now.Add(shedAfter)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/net/http2"
 
+	"github.com/weirlb/weir/internal/http1"
 	"github.com/weirlb/weir/internal/message"
 )
 
@@ -289,5 +290,41 @@ func TestBothWays(t *testing.T) {
 		p.expect(`DATA 1 1 "B"`)
 		p.send(1, true, "")
 		p.expect(`DATA 1 0 "" END`)
+	})
+}
+
+// TestIdleShedsStreams: a connection that has been without a stream for a while
+// holds none for those to come, and serves the next one as before.
+func TestIdleShedsStreams(t *testing.T) {
+	s := &Server{Handler: ok, Settings: Settings{Timeouts: http1.Timeouts{Idle: time.Minute}}}
+	play(t, s, func(p *peer) {
+		kept := func() (n int) {
+			for _, c := range s.all() {
+				c.mu.Lock()
+				n += len(c.free)
+				c.mu.Unlock()
+			}
+			return n
+		}
+		p.begin()
+		for id := uint32(1); id < 7; id += 2 {
+			p.headers(id, true, get("/")...)
+			p.wait()
+			if n := kept(); n != 1 {
+				t.Fatalf("%d streams are kept for the next one, want 1", n)
+			}
+			time.Sleep(shedAfter + time.Millisecond)
+			p.wait()
+			if n := kept(); n != 0 {
+				t.Fatalf("%d streams are kept after %s", n, shedAfter)
+			}
+			if got := strings.Join(p.take(), "\n"); !strings.Contains(got, ":status=204") {
+				t.Fatalf("heard %s", got)
+			}
+		}
+		time.Sleep(time.Minute)
+		if !p.ended() {
+			t.Error("the idle connection goes on")
+		}
 	})
 }

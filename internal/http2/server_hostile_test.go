@@ -188,7 +188,7 @@ func TestFreeStreamsAreSmall(t *testing.T) {
 		p.wait()
 		close(release)
 		p.wait()
-		time.Sleep(time.Second)
+		time.Sleep(shedAfter / 2)
 		kept := 0
 		for _, c := range s.all() {
 			c.mu.Lock()

@@ -188,7 +188,7 @@ func (c *conn) release(s *ServerStream) {
 	case c.stage == staying && c.srv.isClosing():
 		c.leaveLocked()
 	}
-	by := earlier(c.idleUntil, c.oldAt)
+	by := earlier(earlier(c.idleUntil, c.shedAt), c.oldAt)
 	if c.stage == leaveTold {
 		by = earlier(by, c.leaveBy)
 	}
