@@ -116,7 +116,7 @@ var poolTimeoutFields = []field[PoolTimeouts]{
 }
 
 var upstreamFields = []field[Upstream]{
-	key("max_idle", "64", integer(0, 100_000), func(u *Upstream) *int { return &u.MaxIdle }, "idle connections kept").zero(),
+	key("max_idle", "64", integer(0, 100_000), func(u *Upstream) *int { return &u.MaxIdle }, "idle connections kept for longer than a second").zero(),
 	key("max_requests", "none", count[int64](manyInt), func(u *Upstream) *int64 { return &u.MaxRequests }, "requests per connection").off("none", 0),
 	later[Upstream]("bind", "[]", listOf(text("address", nil), nil), "addresses to connect from"),
 	key("reuse_unsafe_within", "500ms", duration(tick, time.Hour), func(u *Upstream) *time.Duration { return &u.ReuseUnsafeWithin },

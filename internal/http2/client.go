@@ -88,19 +88,20 @@ type ClientConn struct {
 
 	mu sync.Mutex
 	// What follows is guarded by mu.
-	streams map[uint32]*ClientStream
-	free    []*ClientStream
-	nextID  uint32
-	total   int64
-	calm    calm
-	peer    int             // how many streams the backend allows
-	leaving error           // why no further stream is opened; nil: they may be
-	told    bool            // Over was called
-	away    *goAway         // what the backend said last
-	fault   error           // why it is over; nil while it is not
-	settled bool            // SETTINGS were acknowledged
-	startBy balance.Instant // when the backend must have said hello; 0: it has
-	endBy   balance.Instant // when reading ends after writing has failed; 0: it has not
+	streams  map[uint32]*ClientStream
+	free     []*ClientStream
+	nextID   uint32
+	total    int64
+	calm     calm
+	peer     int             // how many streams the backend allows
+	leaving  error           // why no further stream is opened; nil: they may be
+	told     bool            // Over was called
+	away     *goAway         // what the backend said last
+	fault    error           // why it is over; nil while it is not
+	settled  bool            // SETTINGS were acknowledged
+	connects bool            // the backend takes WebSockets over a stream (RFC 8441)
+	startBy  balance.Instant // when the backend must have said hello; 0: it has
+	endBy    balance.Instant // when reading ends after writing has failed; 0: it has not
 
 	idleSince balance.Instant // when running became 0
 	heardAt   balance.Instant // when silence began: a frame that is no answer to PING, or the first stream

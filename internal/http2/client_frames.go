@@ -150,6 +150,7 @@ func (c *ClientConn) takeSettings(f *http2.SettingsFrame) (more bool, _ error) {
 			if set.Val > 1 {
 				return false, protocolError("SETTINGS_ENABLE_CONNECT_PROTOCOL is neither 0 nor 1")
 			}
+			c.connects = c.connects || set.Val == 1
 		case http2.SettingMaxConcurrentStreams:
 			c.peer = int(min(set.Val, 1<<30))
 		}

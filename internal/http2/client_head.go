@@ -119,7 +119,11 @@ func (s *ClientStream) gotHead(r *message.Response, end bool) *http1.Error {
 		s.keep(r)
 		return nil
 	}
-	s.final = true
+	if s.tunnel && r.Status < 300 {
+		s.gotTunnel(r, end)
+		return nil
+	}
+	s.final, s.tunnel = true, false
 	bodyless := s.toHEAD || r.Status == 204 || r.Status == 304
 	switch {
 	case r.Status == 204:

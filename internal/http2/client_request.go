@@ -13,11 +13,13 @@ import (
 // gets its number: HEADERS leave in the order of numbers.
 func (s *ClientStream) WriteHead(r *message.Request, body []byte, end bool) error {
 	if r.WebSocket {
-		return errUpgrade
+		if err := s.askTunnel(r); err != nil {
+			return err
+		}
 	}
 	s.kind, s.left, s.trailing = r.Body, r.ContentLength, r.Trailing
 	if r.Body == message.NoBody {
-		body, end = nil, true
+		body, end = nil, !s.tunnel
 	}
 	s.block = appendRequest(s.block[:0], r, s.conn.set.Secure)
 	if err := s.account(len(body), &end); err != nil {
@@ -169,10 +171,13 @@ func (s *ClientStream) put(p []byte, end bool) error {
 // appendRequest appends a request's header block: Routed (Path when it is empty)
 // with the query, and the remaining fields.
 func appendRequest(b []byte, r *message.Request, secure bool) []byte {
-	switch string(r.Method) {
-	case "GET":
+	switch method := string(r.Method); {
+	case r.WebSocket:
+		b = appendText(append(b, 2), methodConnect)
+		b = appendText(appendText(append(b, 0), protocolName), websocket)
+	case method == "GET":
 		b = append(b, 0x80|2)
-	case "POST":
+	case method == "POST":
 		b = append(b, 0x80|3)
 	default:
 		b = appendText(append(b, 2), r.Method)
@@ -210,8 +215,33 @@ func appendRequest(b []byte, r *message.Request, secure bool) []byte {
 	if r.Body == message.Sized {
 		length = r.ContentLength
 	}
+	if r.WebSocket {
+		return appendConnectFields(b, &r.Fields)
+	}
 	return appendRequestFields(b, &r.Fields, r.Body, length)
 }
+
+// appendConnectFields is appendRequestFields for a request that asks for a WebSocket:
+// the key is HTTP/1.1's alone. The request stays as it is, since another backend may
+// be asked in HTTP/1.1.
+func appendConnectFields(b []byte, f *message.Fields) []byte {
+	for i := range f.Len() {
+		if !f.Removed(i) && message.EqualFold(f.Name(i), keyName) {
+			f.Remove(i)
+			b = appendRequestFields(b, f, message.NoBody, -1)
+			f.Restore(i)
+			return b
+		}
+	}
+	return appendRequestFields(b, f, message.NoBody, -1)
+}
+
+// What asks for a WebSocket (RFC 8441 section 4).
+var (
+	methodConnect = []byte("CONNECT")
+	protocolName  = []byte(":protocol")
+	websocket     = []byte("websocket")
+)
 
 // appendRequestFields appends what of a request's fields goes over HTTP/2, and its
 // length if that is known (not -1) and missing. Of TE only what RFC 9113 section

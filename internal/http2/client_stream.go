@@ -28,8 +28,10 @@ type ClientStream struct {
 	left  int64 // of a Sized request's content
 	// trailing says that trailers may follow it.
 	trailing bool
-	started  bool // guarded by mu: a head has arrived; it stands here for its size
-	first    bool // of its connection
+	tunnel   bool   // a WebSocket is asked for, see client_tunnel.go
+	accept   string // what belongs to its key
+	started  bool   // guarded by mu: a head has arrived; it stands here for its size
+	first    bool   // of its connection
 
 	// Guarded by the connection's mutex.
 	receiver
@@ -58,8 +60,6 @@ var (
 	errCut = errors.New("http2: the exchange was cut")
 	// ErrNoMemory ends an exchange whose content weir has no memory for.
 	ErrNoMemory = errors.New("http2: no memory left for content")
-	// errUpgrade refuses what would become a tunnel.
-	errUpgrade = &http1.Error{Reason: message.UpgradeRefused, Detail: "the backend is spoken to in HTTP/2"}
 )
 
 // newStream returns a stream without an id. Called under mu.
@@ -76,7 +76,7 @@ func (c *ClientConn) newStream() *ClientStream {
 	s.first = c.nextID == 1 && c.running.Load() == 0
 	s.open, s.id, s.local, s.remote, s.closed, s.dead, s.noWrite = true, 0, false, false, false, nil, nil
 	s.refused, s.spoken, s.started, s.final, s.ready, s.toHEAD = false, false, false, false, false, false
-	s.later, s.interims, s.unwanted = nil, 0, false
+	s.later, s.interims, s.unwanted, s.tunnel, s.accept = nil, 0, false, false, ""
 	s.sized, s.expect, s.received, s.excess = false, 0, 0, ""
 	s.trailers.Reset(nil)
 	s.window, s.send = newRecvWindow(c.window), sendWindow(c.initial)
@@ -259,9 +259,6 @@ func (s *ClientStream) BodySpace() (int64, bool) { return 0, false }
 
 // BodyMoved is not called.
 func (s *ClientStream) BodyMoved(int64) {}
-
-// Takeover is not called: there is no 101 over HTTP/2.
-func (s *ClientStream) Takeover() (nc *netconn.Conn, buffered []byte) { return nil, nil }
 
 // SetReadDeadline bounds the waiting for content.
 func (s *ClientStream) SetReadDeadline(t balance.Instant) {

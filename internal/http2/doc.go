@@ -13,6 +13,7 @@
 //	content.go       content that has arrived and was not yet taken
 //	output.go        what many streams write leaves in one write
 //	calm.go          what a peer may do that costs it nothing and weir something
+//	tunnel.go        a stream as a connection
 //	workers.go       goroutines that are used again
 //
 // All of these serve either side. The serving half is
@@ -32,6 +33,7 @@
 //	client_head.go    heads and trailers of answers
 //	client_request.go a stream as an Upstream: the request
 //	client_stream.go  the same: the answer
+//	client_tunnel.go  WebSocket over a stream (RFC 8441)
 //
 // and input.go, output.go are what the connections of both read and write with.
 //

@@ -111,6 +111,11 @@ func (e *exchange) settleOn(b *balance.Backend) Failure {
 		e.x.bug("l7_target", b.ID())
 		return Failure{Fault: FaultWeir, Phase: PhaseQueue, Reason: message.NoBackend, Kind: pool.LocalFault, Detail: "backend without connections"}
 	}
+	if e.req.WebSocket {
+		if u, ok := t.(Upgrading); ok {
+			t = u.ForUpgrade()
+		}
+	}
 	e.target = t
 	return Failure{}
 }
@@ -413,6 +418,7 @@ func (e *exchange) upstreamFailed(p Phase, err error) Failure {
 	}
 	f := upstreamFailure(p, err, started)
 	switch {
+	case f.Reason == message.UpgradeRefused && !e.headSent: // it was not asked, and another connection is no other
 	case refused && started: // this stream: another backend may take it
 	case e.reused && !e.headSent:
 		// The kept connection was dead, or held bytes that nobody had asked for:

@@ -121,8 +121,7 @@ func (k *IdempotencyKey) in(f *message.Fields) bool {
 
 // Timeouts are those rows of S7 that an exchange keeps. 0 means none.
 type Timeouts struct {
-	Request        time.Duration // head complete until the answer's head is complete
-	RequestGRPC    bool          // Request holds for gRPC calls, too
+	Request        time.Duration // head complete until the answer's head is complete; not for gRPC calls and upgrades
 	Total          time.Duration // head complete until the last byte of the answer
 	Connect        time.Duration // of one attempt, TLS included; also bounded by upstream's own
 	Unacked        time.Duration // of the sent request, by the backend's host; as long as connecting may take

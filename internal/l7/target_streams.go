@@ -54,3 +54,38 @@ func (h http2Target) Put(u Upstream, now balance.Instant) {
 		u.Close()
 	}
 }
+
+// Upgrading is a Target that takes requests for WebSockets on connections of their
+// own choice.
+type Upgrading interface {
+	// ForUpgrade returns the Target of such a request.
+	ForUpgrade() Target
+}
+
+// ForUpgrade implements Upgrading.
+func (h http2Target) ForUpgrade() Target { return upgradeTarget{h} }
+
+type upgradeTarget struct{ http2Target }
+
+// Get implements Target.
+func (u upgradeTarget) Get(now balance.Instant, unsafe bool) Upstream {
+	if s := u.t.GetUpgrade(now, u.header); s != nil {
+		return s
+	}
+	if c := u.t.GetFor(now, unsafe, u.header); c != nil {
+		return c
+	}
+	return nil
+}
+
+// Dial implements Target.
+func (u upgradeTarget) Dial(now, deadline balance.Instant, abort <-chan struct{}) (Upstream, error) {
+	s, c, err := u.t.DialUpgrade(now, deadline, abort, u.header)
+	switch {
+	case err != nil:
+		return nil, err
+	case c != nil:
+		return c, nil
+	}
+	return s, nil
+}

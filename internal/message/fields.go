@@ -235,6 +235,9 @@ func (f *Fields) Rewrite(i int, write func([]byte) []byte) {
 // Remove marks line i as removed: it is skipped by Get, Lookup and AppendWire.
 func (f *Fields) Remove(i int) { f.list[i].removed = true }
 
+// Restore takes Remove back.
+func (f *Fields) Restore(i int) { f.list[i].removed = false }
+
 // RemoveID removes every line with the id.
 func (f *Fields) RemoveID(id FieldID) {
 	for i := range f.list {

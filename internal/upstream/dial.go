@@ -4,6 +4,7 @@ package upstream
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -44,7 +45,7 @@ func (t *Target) DialFor(now, deadline balance.Instant, abort <-chan struct{}, h
 	if len(header) > 0 && o.Protocol != HTTP1 {
 		return nil, &DialError{Kind: Refused, Addr: o.Address, Err: errHeaderShared}
 	}
-	c, err := t.fetch(now, deadline, abort, header)
+	c, err := t.fetch(now, deadline, abort, header, o.tls)
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +67,7 @@ func (t *Target) DialFor(now, deadline balance.Instant, abort <-chan struct{}, h
 // returns the bare connection, which is closed by its own Close and never given
 // back to the Target. cut reports that Target.Cut ended it.
 func (t *Target) Open(now, deadline balance.Instant, abort <-chan struct{}) (nc *netconn.Conn, cut func() bool, err error) {
-	c, err := t.fetch(now, deadline, abort, nil)
+	c, err := t.fetch(now, deadline, abort, nil, t.set.Load().tls)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -74,8 +75,8 @@ func (t *Target) Open(now, deadline balance.Instant, abort <-chan struct{}) (nc 
 }
 
 // fetch is dial, counted.
-func (t *Target) fetch(now, deadline balance.Instant, abort <-chan struct{}, header []byte) (*Conn, error) {
-	c, err := t.dial(now, deadline, abort, header)
+func (t *Target) fetch(now, deadline balance.Instant, abort <-chan struct{}, header []byte, secure *tls.Config) (*Conn, error) {
+	c, err := t.dial(now, deadline, abort, header, secure)
 	if err != nil {
 		t.failed.Add(1)
 		return nil, err
@@ -84,7 +85,7 @@ func (t *Target) fetch(now, deadline balance.Instant, abort <-chan struct{}, hea
 	return c, nil
 }
 
-func (t *Target) dial(now, deadline balance.Instant, abort <-chan struct{}, header []byte) (*Conn, error) {
+func (t *Target) dial(now, deadline balance.Instant, abort <-chan struct{}, header []byte, secure *tls.Config) (*Conn, error) {
 	fail := func(k DialErrorKind, addr string, err error) error { return &DialError{Kind: k, Addr: addr, Err: err} }
 	o := t.set.Load()
 	if n := t.open.Add(1); o.MaxConns > 0 && n > int64(o.MaxConns) {
@@ -114,8 +115,8 @@ func (t *Target) dial(now, deadline balance.Instant, abort <-chan struct{}, head
 		}
 	}
 	c := &Conn{addr: addr, requests: 1, epoch: o.epoch, header: string(header)}
-	if o.tls != nil {
-		c.nc = netconn.Client(nc, o.tls)
+	if secure != nil {
+		c.nc = netconn.Client(nc, secure)
 	} else {
 		c.nc = netconn.New(nc)
 	}
@@ -124,7 +125,7 @@ func (t *Target) dial(now, deadline balance.Instant, abort <-chan struct{}, head
 		_ = c.nc.Close() // refused already
 		return nil, fail(DrainOver, where, errDrainOver)
 	}
-	if o.tls != nil {
+	if secure != nil {
 		if err := t.handshake(c.nc, earlier(deadline, clock.Now(), o.TLSTimeout), abort); err != nil {
 			_ = c.nc.Close() // the handshake's error is the one that counts
 			switch {
@@ -134,7 +135,7 @@ func (t *Target) dial(now, deadline balance.Instant, abort <-chan struct{}, head
 				return nil, fail(DrainOver, where, errDrainOver)
 			}
 			if certificateFault(err) {
-				err = fmt.Errorf("server name %s: %w", o.tls.ServerName, err)
+				err = fmt.Errorf("server name %s: %w", secure.ServerName, err)
 			}
 			return nil, fail(TLS, where, err)
 		}

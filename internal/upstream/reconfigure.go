@@ -7,8 +7,10 @@ import "crypto/tls"
 // settings are Options as connections read them: immutable.
 type settings struct {
 	Options
-	tls   *tls.Config // nil: plain
-	epoch uint32      // of what connections are made with; those of another one are not kept
+	tls *tls.Config // nil: plain
+	// plainTLS is tls without HTTP/2, where it is offered; nil: it is not.
+	plainTLS *tls.Config
+	epoch    uint32 // of what connections are made with; those of another one are not kept
 }
 
 // newSettings fills in the defaults. host is what the address names.
@@ -41,6 +43,10 @@ func newSettings(opt Options, host string) *settings {
 	}
 	if s.tls.ClientSessionCache == nil {
 		s.tls.ClientSessionCache = tls.NewLRUClientSessionCache(4)
+	}
+	if opt.Protocol == HTTP2Offered {
+		s.plainTLS = s.tls.Clone()
+		s.plainTLS.NextProtos = []string{"http/1.1"}
 	}
 	return s
 }
