@@ -96,8 +96,9 @@ func (m *memory) setBuffered(part float64) {
 	m.share(m.limit.Load())
 }
 
-// start begins to watch, where there is a limit.
+// start begins to watch, where there is a limit, and to tidy up.
 func (m *memory) start() {
+	m.loop.Go(m.tidy)
 	if m.limit.Load() == math.MaxInt64 && m.group.limit == 0 {
 		return
 	}
