@@ -33,6 +33,9 @@ var promised = map[string]string{
 	"weir_sessions_total":             "backend listener pool reason route",
 	"weir_session_bytes_total":        "backend direction listener pool route",
 	"weir_session_seconds_total":      "backend listener pool route",
+	"weir_session_datagrams_total":    "backend direction listener pool route",
+	"weir_datagrams_dropped_total":    "listener reason",
+	"weir_flows_evicted_total":        "listener",
 	"weir_backend_state":              "backend pool state",
 	"weir_backends":                   "pool state",
 	"weir_backend_share":              "backend pool",
@@ -80,6 +83,7 @@ var promised = map[string]string{
 	"weir_acme_orders_total":                       "outcome",
 	"weir_tls_handshakes_total":                    "listener outcome",
 	"weir_tls_handshakes_in_progress":              "listener",
+	"weir_tls_handshake_seconds":                   "listener outcome",
 	"weir_proxy_headers_total":                     "listener outcome",
 	"weir_certificate_expiry_timestamp_seconds":    "listener name",
 }

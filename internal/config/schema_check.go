@@ -51,7 +51,7 @@ var findingName codec[string] = simple[string]{
 func FindingNames() []string { return slices.Clone(findingNames) }
 
 var findingNames = []string{
-	"adaptive_never", "admin_exposed", "all_backup", "backup_priority", "budget_off",
+	"acme_unreachable", "adaptive_never", "admin_exposed", "all_backup", "backup_priority", "budget_off",
 	"certificate_chain", "certificate_expiring", "certificate_names", "certificate_weak",
 	"check_deep", "check_expects_errors", "check_host", "check_liveness", "check_off", "check_port", "check_prefix", "check_tcp",
 	"connect_long", "debug_headers", "detection_long", "detection_slo", "discover_file", "drain_forever", "drain_spread",

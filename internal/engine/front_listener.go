@@ -73,20 +73,25 @@ func (f *front) options(cfg *config.Listener) listen.Options {
 		Logger:    e.log,
 		OnRefused: func(r listen.Refusal) { e.refused(cfg, r) },
 		Mute:      cfg.Sessions(), Packets: cfg.Datagrams(),
-		OnPanic:   func(v any, stack []byte) { e.bugAt("connection", v, stack) },
-		Relieve:   e.relief.one,
-		Short:     func() bool { return !e.memory.grow(roomConn) },
+		OnPanic: func(v any, stack []byte) { e.bugAt("connection", v, stack) },
+		Relieve: e.relief.one,
+		Files:   &e.files,
+		Short:   func() bool { return !e.memory.grow(roomConn) },
 	}
 	if p := &cfg.ProxyProtocol; p.On() {
 		opt.Proxy = &listen.ProxyOptions{Required: p.Mode == "required", From: p.From}
 	}
 	if t := cfg.TLS; t != nil {
+		opt.OnShaken = e.metrics.Handshakes(name).Observe
 		opt.Short = func() bool { return !e.memory.grow(roomConnTLS) }
 		opt.TLS = &listen.TLSOptions{MinVersion: t.MinVersion, ClientAuth: clientAuth(t), TicketKeysFile: t.TicketKeysFile}
 		if len(t.ACME) > 0 {
 			opt.TLS.Managed, opt.TLS.ManagedNames = e.issued.next, t.ACME
 		}
-		if cfg.H2 && !cfg.Sessions() {
+		switch {
+		case cfg.Sessions():
+			opt.TLS.ALPN = append([]string{}, t.ALPN...) // not nil, which is http/1.1
+		case cfg.H2:
 			opt.TLS.ALPN = []string{"h2", "http/1.1"}
 		}
 		for _, c := range t.Certificates {
@@ -147,6 +152,7 @@ func (l *liveListener) gauges() observe.ListenerGauges {
 	}
 	g.Certificates = l.certificates()
 	g.Headers = l.headers()
+	g.Datagrams = l.datagrams()
 	return g
 }
 

@@ -158,7 +158,7 @@ func Find(name string) *Rule {
 var rules []Rule
 
 func init() {
-	rules = slices.Concat(timeoutRules, frontRules, checkRules, healthRules, retryRules, limitRules, balanceRules, schemeRules, stickyRules, routeRules, nameRules, sourceRules, trustRules, proxyRules, certificateRules)
+	rules = slices.Concat(timeoutRules, frontRules, checkRules, healthRules, retryRules, limitRules, balanceRules, schemeRules, stickyRules, routeRules, nameRules, sourceRules, trustRules, proxyRules, slices.Concat(certificateRules, acmeRules))
 }
 
 // view is an input while rules look at it.

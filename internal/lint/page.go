@@ -4,6 +4,7 @@ package lint
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -40,7 +41,7 @@ func Index() string {
 		rules []Rule
 	}{
 		{"Times", timeoutRules}, {"Around weir", frontRules}, {"Probes", checkRules}, {"Health and its consequences", healthRules},
-		{"Retries and connections", retryRules}, {"Limits", limitRules}, {"Balancing", balanceRules}, {"How backends are spoken to", schemeRules}, {"Sessions", stickyRules}, {"Routes", routeRules}, {"TLS by name", nameRules}, {"Where backends are found", sourceRules}, {"Trust", trustRules}, {"PROXY protocol", proxyRules}, {"Certificates", certificateRules},
+		{"Retries and connections", retryRules}, {"Limits", limitRules}, {"Balancing", balanceRules}, {"How backends are spoken to", schemeRules}, {"Sessions", stickyRules}, {"Routes", routeRules}, {"TLS by name", nameRules}, {"Where backends are found", sourceRules}, {"Trust", trustRules}, {"PROXY protocol", proxyRules}, {"Certificates", slices.Concat(certificateRules, acmeRules)},
 	} {
 		fmt.Fprintf(&b, "\n## %s\n\n| name | severity | |\n|---|---|---|\n", g.title)
 		for i := range g.rules {

@@ -23,7 +23,7 @@ var nameRules = []Rule{
 				}
 				n := len(l.Routes)
 				v.found(path(at, "routes"), "listener "+l.Name+" has no route for clients that ask for no name, or for another one than its routes have: they are closed",
-					config.Edit{Path: path(at, "routes", n), Insert: true, Value: "{pool: " + l.Routes[n-1].Pool + "}"})
+					config.Edit{Path: path(at, "routes", n), Insert: true, Value: "{" + strings.Replace(leads(&l.Routes[n-1]), " ", ": ", 1) + "}"})
 			})
 		},
 	},
@@ -35,10 +35,10 @@ var nameRules = []Rule{
 		find: func(v *view) {
 			v.byName(func(l *config.Listener, at []string) {
 				r := defaultRoute(l)
-				if r == nil || slices.ContainsFunc(l.Routes, func(o config.Route) bool { return len(o.Match.SNI) > 0 && o.Pool == r.Pool }) {
+				if r == nil || slices.ContainsFunc(l.Routes, func(o config.Route) bool { return len(o.Match.SNI) > 0 && leads(&o) == leads(r) }) {
 					return
 				}
-				v.found(path(at, "routes"), "a client of listener "+l.Name+" that hides its name by ECH is routed by the outer one; where that has no route it goes to pool "+r.Pool+", which none of the names has")
+				v.found(path(at, "routes"), "a client of listener "+l.Name+" that hides its name by ECH is routed by the outer one; where that has no route it goes to "+leads(r)+", which none of the names has")
 			})
 		},
 	},
@@ -88,6 +88,14 @@ func defaultRoute(l *config.Listener) *config.Route {
 	return nil
 }
 
+// leads says where a route of an sni listener leads.
+func leads(r *config.Route) string {
+	if r.Listener != "" {
+		return "listener " + r.Listener
+	}
+	return "pool " + r.Pool
+}
+
 // findOverlap looks for a wildcard, and another route's name below it.
 func findOverlap(v *view) {
 	v.byName(func(l *config.Listener, at []string) {
@@ -97,13 +105,13 @@ func findOverlap(v *view) {
 					continue
 				}
 				for j := range l.Routes {
-					if l.Routes[j].Pool == l.Routes[i].Pool {
+					if leads(&l.Routes[j]) == leads(&l.Routes[i]) {
 						continue
 					}
 					for _, name := range l.Routes[j].Match.SNI {
 						if name != wide && belowName(wide, name) {
 							v.found(path(at, "routes", j, "match", "sni"), fmt.Sprintf(
-								"%s is in pool %s and the rest of %s in pool %s: where a certificate covers both, browsers send requests for one on connections for the other", name, l.Routes[j].Pool, wide, l.Routes[i].Pool))
+								"%s is in %s and the rest of %s in %s: where a certificate covers both, browsers send requests for one on connections for the other", name, leads(&l.Routes[j]), wide, leads(&l.Routes[i])))
 						}
 					}
 				}

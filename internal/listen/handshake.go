@@ -130,6 +130,7 @@ func (l *Listener) handshake(set *settings, c *netconn.Conn, info *Info, by bala
 	if by == 0 {
 		by = set.handshakeBy()
 	}
+	began := clock.Now()
 	l.shaking.Add(1)
 	err := c.HandshakeTurns(by, l.crypto)
 	l.shaking.Add(-1)
@@ -143,6 +144,9 @@ func (l *Listener) handshake(set *settings, c *netconn.Conn, info *Info, by bala
 		end = HandshakeResumed
 	}
 	l.shaken[end].Add(1)
+	if set.opt.OnShaken != nil {
+		set.opt.OnShaken(st.DidResume, clock.Now().Sub(began))
+	}
 	info.TLS, info.SNI, info.ALPN, info.TLSVersion = true, st.ServerName, st.NegotiatedProtocol, st.Version
 	info.Suite, info.Resumed, info.ClientCerts = st.CipherSuite, st.DidResume, st.PeerCertificates
 	return nil

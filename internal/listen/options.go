@@ -95,7 +95,10 @@ type Options struct {
 	// an answer.
 	Mute bool
 
-	Logger    *slog.Logger              // nil: discard
+	Logger *slog.Logger // nil: discard
+	// OnShaken hears how long handshakes took that came about. It must not block; nil:
+	// nobody.
+	OnShaken  func(resumed bool, took time.Duration)
 	OnRefused func(Refusal)             // counts; must not block; may be nil
 	OnPanic   func(v any, stack []byte) // a handler panicked; may be nil
 }

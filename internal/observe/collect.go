@@ -48,6 +48,7 @@ var (
 	descAcceptLimit    = desc("weir_accept_queue_limit", "Where that queue overflows.", "listener")
 	descHandshakes     = desc("weir_tls_handshakes_total", "TLS handshakes of clients by how they ended: full and resumed are good ones.", "listener", "outcome")
 	descHandshaking    = desc("weir_tls_handshakes_in_progress", "TLS handshakes of clients under way.", "listener")
+	descHandshakeTime  = desc("weir_tls_handshake_seconds", "Duration of TLS handshakes of clients that came about, the client's round trips included.", "listener", "outcome")
 	descHeaders        = desc("weir_proxy_headers_total", "Connections by what came of their PROXY header. They are served after read, nobody and none, and closed after any other outcome.", "listener", "outcome")
 	descCertificate    = desc("weir_certificate_expiry_timestamp_seconds", "When a certificate that the listener serves ends.", "listener", "name")
 	descPorts          = desc("weir_ephemeral_ports_free", "Local ports that a new connection to the destination could get, of one source address.", "destination")
@@ -68,9 +69,10 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 		descCalls, descRetries, descRedispatches, descHedges, descSticky, descEjections, descProbeSeconds, descInFlight, descState,
 		descStates, descShare, descFlips, descPanic, descCorrelated, descBudget, descSaturation, descQueueLength,
 		descLimit, descShed,
-		descConnections, descAcceptQueue, descAcceptLimit, descHandshakes, descHandshaking, descHeaders, descCertificate, descPorts, descGeneration,
+		descConnections, descAcceptQueue, descAcceptLimit, descHandshakes, descHandshaking, descHandshakeTime, descHeaders, descCertificate, descPorts, descGeneration,
 		descDiscovered, descHeld, descLastAnswer, descAnswers, descLogDropped,
 		descTunnels, descTunnelEnds, descStreamEnds, descSessions, descSessionBytes, descSessionSeconds,
+		descDatagrams, descDatagramsDropped, descFlowsEvicted,
 	} {
 		ch <- d
 	}
@@ -110,11 +112,13 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		}
 		if l.Handshakes != nil {
 			s.gauge(descHandshaking, float64(l.Handshaking), name)
+			m.collectHandshakes(s, l.Name)
 		}
 		for _, h := range l.Headers {
 			s.counter(descHeaders, h.N, name, h.Outcome)
 		}
 		s.certificates(name, l.Certificates)
+		s.datagrams(name, l.Datagrams)
 	}
 	s.gauge(descGeneration, float64(m.generation.Load()))
 	var dropped uint64

@@ -61,7 +61,8 @@ type Metrics struct {
 	routes     map[routeKey]*RouteSeries
 	poolSeries map[string]*PoolSeries
 	ejections  map[ejectionKey]*ejection
-	bugTotals  map[string]uint64 // as BugTotal was told last
+	bugTotals  map[string]uint64           // as BugTotal was told last
+	shaken     map[string]*HandshakeSeries // by listener
 	logDropped []func() uint64
 }
 
