@@ -14,6 +14,7 @@ import (
 	"github.com/weirlb/weir/internal/message"
 	"github.com/weirlb/weir/internal/observe"
 	"github.com/weirlb/weir/internal/upstream"
+	"github.com/weirlb/weir/pool"
 )
 
 // Group is the sockets of one address that clients send to: several that the kernel
@@ -70,6 +71,9 @@ type FlowOptions struct {
 	Route func() *Route
 	// Backend returns the sockets of a backend; nil: it has none.
 	Backend func(*balance.Backend) *upstream.Target
+	// Reserve takes a slot of a pool on a backend for a flow of another process. nil:
+	// none goes on here.
+	Reserve func(l *pool.Lease, name, backend, url string) bool
 	// Refused hears of a flow that got no backend, of one a second at most. nil:
 	// nobody.
 	Refused func(client netip.AddrPort, reason message.Reason, detail string)
@@ -245,8 +249,10 @@ type FlowRelay struct {
 	mu     sync.Mutex // guards the rest
 	all    []*flowLoop
 	groups map[Group]*group
-	turn   int
-	closed bool
+	// expected are the flows of another process whose sockets are not open yet.
+	expected []FlowState
+	turn     int
+	closed   bool
 }
 
 // NewFlowRelay returns a relay without loops. bug hears of what was recovered; it
@@ -295,6 +301,7 @@ func (r *FlowRelay) Close() {
 	for _, l := range all {
 		l.close()
 	}
+	r.Forget()
 }
 
 // left is called when a port is not read any more.
@@ -340,12 +347,17 @@ func (s *Flows) Open(of Group) error {
 	}
 	g = &group{relay: r, of: of}
 	var faults []error
-	for _, fd := range of.Descriptors() {
+	fds := of.Descriptors()
+	for i, fd := range fds {
+		from := r.awaited(of.Bound(), i, len(fds))
 		l := all[r.turn%len(all)]
 		r.turn++
 		p := newPort(l, g, fd)
 		p.own = s
 		l.await(func() {
+			for i := range from {
+				l.adopt(p, &from[i])
+			}
 			if err := l.addPort(p); err != nil {
 				faults = append(faults, err)
 				return
