@@ -109,8 +109,11 @@ func checkSessions(d *decoder, key, n *node, l *Listener) {
 		checkDatagrams(d, n, l)
 	}
 	if l.Protocol != "sni" && len(l.Routes) > 1 {
-		d.fault(key, "listener "+l.Name+" speaks "+l.Protocol+", where nothing tells one connection from another, and has "+itoa(len(l.Routes))+" routes",
-			"keep one; protocol: sni chooses by the name that TLS clients ask for")
+		what, fix := "connection", "keep one; protocol: sni chooses by the name that TLS clients ask for"
+		if l.Datagrams() {
+			what, fix = "client", "keep one, and give the others listeners of their own"
+		}
+		d.fault(key, "listener "+l.Name+" speaks "+l.Protocol+", where nothing tells one "+what+" from another, and has "+itoa(len(l.Routes))+" routes", fix)
 	}
 }
 
