@@ -43,7 +43,7 @@ func startMonitored(t *testing.T) *weir {
 	if err := os.WriteFile(found, fmt.Appendf(nil, "[%q]\n", fine), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	secure, lines, talking := freeAddr(t), freeAddr(t), startTalker(t)
+	secure, lines, talking, game := freeAddr(t), freeAddr(t), startTalker(t), freeUDP(t)
 	w := startRun(t, fmt.Sprintf(`
 admin: {bind: "${ADMIN}"}
 log: {access: off}
@@ -61,7 +61,9 @@ listeners:
       - {name: live, match: {path_prefix: /ws}, pool: live}
   secure: {bind: %q, pool: app, proxy_protocol: {mode: required, from: [192.0.2.0/24]}, tls: {certificates: [{cert: %s, key: %s}]}}
   lines: {bind: "%[10]s", protocol: tcp, pool: lines}
+  game: {bind: "%[12]s", protocol: udp, pool: game}
 pools:
+  game: {backends: ["udp://%[13]s"]}
   lines: {backends: ["tcp://%[11]s"]}
   app: {backends: [%[4]q], limits: {requests: 100, adaptive: {ceiling: 1000}}}
   kept: {backends: [%[4]q], sticky: on}
@@ -71,7 +73,7 @@ pools:
   ejects: {backends: [%[4]q, %[7]q], balance: round_robin}
   found: {discover: {file: %[8]s}}
   live: {backends: ["http://%[9]s"], timeouts: {tunnel_age: 1s}}
-`, secure, cert, key, fine, busy, slow, broken, found, newWSBackend(t).addr, lines, talking.addr))
+`, secure, cert, key, fine, busy, slow, broken, found, newWSBackend(t).addr, lines, talking.addr, game, startPacketeer(t).addr))
 	ws := startWS(w.addr, 1)
 	t.Cleanup(func() { ws.last.Store(true); ws.all.Wait() })
 	eventually(t, 10*time.Second, "weir is ready", func() bool {
@@ -110,6 +112,14 @@ pools:
 		t.Fatal(err)
 	}
 	resp.Body.Close()
+	datagrams, err := openFlow(game)
+	if err == nil {
+		err = datagrams.ask(10 * time.Second)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = datagrams.c.Close()
 	session, err := openChat(lines)
 	if err != nil {
 		t.Fatal(err)

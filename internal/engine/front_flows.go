@@ -12,6 +12,7 @@ import (
 	"github.com/weirlb/weir/internal/l7"
 	"github.com/weirlb/weir/internal/listen"
 	"github.com/weirlb/weir/internal/message"
+	"github.com/weirlb/weir/internal/observe"
 	"github.com/weirlb/weir/internal/upstream"
 	"github.com/weirlb/weir/pool"
 )
@@ -116,4 +117,16 @@ func binds(l *config.Listener) []string {
 		out[i] = listen.PacketsBind(b)
 	}
 	return out
+}
+
+// datagrams are the counts of a udp listener by the words of metrics; nil for others.
+func (l *liveListener) datagrams() *observe.DatagramGauges {
+	if !l.cfg.Datagrams() {
+		return nil
+	}
+	c := l.srv.flows.Counts()
+	return &observe.DatagramGauges{Evicted: c.Evicted, Dropped: []observe.DropCount{
+		{Reason: "overflow", N: l.ln.PacketsLost()}, {Reason: "refused", N: c.Refused}, {Reason: "unreachable", N: c.Unreachable},
+		{Reason: "no_room", N: c.Full}, {Reason: "too_big", N: c.TooBig}, {Reason: "truncated", N: c.Truncated},
+	}}
 }

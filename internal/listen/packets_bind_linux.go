@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -122,4 +123,15 @@ func packetSocket(f *os.File) (fd int, ok bool) {
 		return err
 	})
 	return fd, ok && err == nil
+}
+
+// socketDrops is what sk_drops of a socket is: field 8 of SO_MEMINFO (Linux 4.12).
+func socketDrops(fd int) uint32 {
+	var info [9]uint32
+	n := uint32(unsafe.Sizeof(info))
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_MEMINFO, uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&n)), 0)
+	if errno != 0 {
+		return 0
+	}
+	return info[8]
 }

@@ -43,6 +43,17 @@ func (l *Listener) PacketSockets() (out []*PacketSockets) {
 	return out
 }
 
+// PacketsLost returns how many datagrams the kernel has dropped as the queue of their
+// socket was full, ever.
+func (l *Listener) PacketsLost() (n uint64) {
+	for _, p := range l.PacketSockets() {
+		for _, fd := range p.fds {
+			n += uint64(socketDrops(fd))
+		}
+	}
+	return n
+}
+
 // leavePackets gives up the sockets of a bind. Called under mu.
 func (l *Listener) leavePackets(k *Packets) {
 	if l.packets == nil {

@@ -62,6 +62,7 @@ type ListenerGauges struct {
 	Handshakes       []HandshakeCount // of TLS; nil: it is plain
 	Handshaking      int64            // under way
 	Headers          []HeaderCount    // of the PROXY protocol; nil: none is expected, and none came
+	Datagrams        *DatagramGauges  // of UDP; nil: it takes connections
 }
 
 // HeaderCount is how many connections had one outcome of their PROXY header.

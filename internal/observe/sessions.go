@@ -63,8 +63,9 @@ func (s *Series) ObserveSession(r *Record) {
 
 // sessionSums are counters read out.
 type sessionSums struct {
-	in, out, spans uint64
-	ends           [message.Reasons]uint64
+	in, out, spans            uint64
+	datagramsIn, datagramsOut uint64
+	ends                      [message.Reasons]uint64
 }
 
 // addSessions adds what the series has counted.
@@ -75,6 +76,8 @@ func (s *Series) addSessions(sum *sessionSums) {
 	}
 	sum.in += c.bytes.In.Load()
 	sum.out += c.bytes.Out.Load()
+	sum.datagramsIn += c.bytes.DatagramsIn.Load()
+	sum.datagramsOut += c.bytes.DatagramsOut.Load()
 	sum.spans += c.spans.Load()
 	for i := range c.ends {
 		sum.ends[i] += c.ends[i].Load()
@@ -82,7 +85,7 @@ func (s *Series) addSessions(sum *sessionSums) {
 }
 
 var (
-	descSessions       = desc("weir_sessions_total", "Sessions (TCP, by address or by TLS name) finished, by what served them and how they ended.", "listener", "route", "pool", "backend", "reason")
+	descSessions       = desc("weir_sessions_total", "Sessions (TCP, by address or by TLS name, and flows of UDP) finished, by what served them and how they ended.", "listener", "route", "pool", "backend", "reason")
 	descSessionBytes   = desc("weir_session_bytes_total", "Bytes of sessions that have reached the other side: in from clients, out to them.", "listener", "route", "pool", "backend", "direction")
 	descSessionSeconds = desc("weir_session_seconds_total", "How long finished sessions were open, together.", "listener", "route", "pool", "backend")
 )
@@ -99,6 +102,10 @@ func (s sink) sessions(listener, route, pool, backend string, n *sessionSums) {
 	}
 	s.counter(descSessionBytes, n.in, listener, route, pool, backend, "in")
 	s.counter(descSessionBytes, n.out, listener, route, pool, backend, "out")
+	if n.datagramsIn > 0 {
+		s.counter(descDatagrams, n.datagramsIn, listener, route, pool, backend, "in")
+		s.counter(descDatagrams, n.datagramsOut, listener, route, pool, backend, "out")
+	}
 	m, err := prometheus.NewConstMetric(descSessionSeconds, prometheus.CounterValue, time.Duration(n.spans).Seconds(), listener, route, pool, backend)
 	s.send(descSessionSeconds, m, err)
 }
@@ -127,6 +134,7 @@ func (s sink) sessionsOf(m *Metrics, r *RouteSeries) {
 
 func (n *sessionSums) add(o *sessionSums) {
 	n.in, n.out, n.spans = n.in+o.in, n.out+o.out, n.spans+o.spans
+	n.datagramsIn, n.datagramsOut = n.datagramsIn+o.datagramsIn, n.datagramsOut+o.datagramsOut
 	for i, v := range o.ends {
 		n.ends[i] += v
 	}
