@@ -172,6 +172,7 @@ func (t *target) setProbe(s *driverSettings) {
 		}
 	}
 	p := probeTarget(s.cfg, t.address, secure)
+	asTraffic(&p, t.scheme, s.cfg.Upstream.H2)
 	p.Key, p.Within = sharedKey(s.cfg, &p), a.Interval/2
 	t.probe.Store(&p)
 }

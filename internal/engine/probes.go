@@ -21,7 +21,7 @@ func sharedKey(cfg *config.Pool, p *probe.Target) string {
 	key := fmt.Sprintf("%s %t %s %s", p.Address, p.OnTrafficPort, a.Protocol, a.Timeout)
 	switch {
 	case p.HTTP != nil:
-		key += fmt.Sprintf(" %s %s %s %v %q %t %t", p.HTTP.Method, p.HTTP.Path, p.HTTP.Host, p.HTTP.Expect, a.Body, p.HTTP.Overload, p.HTTP.LoadReports)
+		key += fmt.Sprintf(" h2=%t %s %s %s %v %q %t %t", p.HTTP.H2, p.HTTP.Method, p.HTTP.Path, p.HTTP.Host, p.HTTP.Expect, a.Body, p.HTTP.Overload, p.HTTP.LoadReports)
 	case p.Talk != nil:
 		key += fmt.Sprintf(" %q %q", p.Talk.Send, a.Body)
 	case p.GRPC != nil:
@@ -31,7 +31,7 @@ func sharedKey(cfg *config.Pool, p *probe.Target) string {
 		key += fmt.Sprintf(" proxy v%d", p.Proxy)
 	}
 	if p.TLS != nil {
-		key += fmt.Sprintf(" %q %+v", p.TLS.ServerName, cfg.TLS)
+		key += fmt.Sprintf(" %q %q %+v", p.TLS.ServerName, p.TLS.NextProtos, cfg.TLS)
 	}
 	return key
 }
@@ -90,6 +90,20 @@ func contentMatch(body string) *probe.Match {
 		return nil
 	}
 	return &probe.Match{Text: body}
+}
+
+// asTraffic has an HTTP check made in what the traffic is spoken in (S1). Behind another
+// port there may be another server, which speaks HTTP/1.1 as most do; under TLS that is
+// agreed on.
+func asTraffic(p *probe.Target, scheme string, offered bool) {
+	if p.HTTP == nil {
+		return
+	}
+	only := speaksHTTP2(scheme)
+	p.HTTP.H2 = only && p.OnTrafficPort
+	if p.TLS != nil && (only || offered) {
+		p.TLS.NextProtos = []string{"h2", "http/1.1"} // its own copy, see setProbe
+	}
 }
 
 // proxyVersion is the version of the PROXY header that a pool's connections begin

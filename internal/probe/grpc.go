@@ -46,7 +46,7 @@ func (p *Prober) call(c *conn, j *job) verdict {
 	if t, ok := c.Conn.(*tls.Conn); ok && t.ConnectionState().NegotiatedProtocol != "h2" {
 		return failed(health.CauseTLS, "the server does not offer h2 (ALPN), which gRPC needs")
 	}
-	x := &exchange{framer: http2.NewFramer(c, c)}
+	x := &exchange{framer: http2.NewFramer(c, c), most: maxMessage, code: -1}
 	x.framer.SetMaxReadFrameSize(maxFrame)
 	x.framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
 	x.framer.MaxHeaderListSize = maxHead
@@ -59,7 +59,10 @@ func (p *Prober) call(c *conn, j *job) verdict {
 	if _, err := c.Write(ask.Bytes()); err != nil {
 		return p.lost(err, j, "could not be asked")
 	}
-	if err := x.read(); err != nil {
+	switch err := x.read(func() bool { return len(x.message) > maxMessage }); {
+	case err == nil && !x.ended:
+		return failed(health.CauseMalformed, "the answer is too long")
+	case err != nil:
 		var broken brokenCall
 		switch {
 		case errors.As(err, &broken):
@@ -115,12 +118,16 @@ func (p *Prober) request(to io.Writer, j *job) error {
 	return f.WriteData(1, true, message)
 }
 
-// exchange is the answer to a call as it comes in.
+// exchange is the answer to a call, or to a request, as it comes in.
 type exchange struct {
 	framer  *http2.Framer
+	most    int // content that is kept
+	frames  int // taken so far
 	headed  bool
-	status  int    // of HTTP
-	kind    string // Content-Type
+	ended   bool
+	regular []hpack.HeaderField // of the head
+	status  int                 // of HTTP
+	kind    string              // Content-Type
 	message []byte
 	code    int // grpc-status; -1: none yet
 	text    string
@@ -142,15 +149,17 @@ func isFraming(err error) bool {
 	return errors.As(err, &conn) || errors.As(err, &stream) || errors.Is(err, http2.ErrFrameTooLarge)
 }
 
-// read takes frames until the answer is whole.
-func (x *exchange) read() error {
-	x.code = -1
-	for range maxFrames {
+// read takes frames until the answer is whole, enough of it has come, or there is more
+// content than is kept.
+func (x *exchange) read(enough func() bool) error {
+	for ; x.frames < maxFrames; x.frames++ {
+		if x.ended || enough() || len(x.message) > x.most {
+			return nil
+		}
 		f, err := x.framer.ReadFrame()
 		if err != nil {
 			return err
 		}
-		ended := false
 		switch f := f.(type) {
 		case *http2.SettingsFrame:
 			if !f.IsAck() {
@@ -168,14 +177,12 @@ func (x *exchange) read() error {
 			return brokenCall{health.CauseReset, "the call was reset: " + f.ErrCode.String()}
 		case *http2.MetaHeadersFrame:
 			x.fields(f)
-			ended = f.StreamEnded()
+			x.ended = f.StreamEnded()
 		case *http2.DataFrame:
-			if x.message = append(x.message, f.Data()...); len(x.message) > maxMessage {
-				return brokenCall{health.CauseMalformed, "the answer is too long"}
-			}
-			ended = f.StreamEnded()
+			x.message = append(x.message, f.Data()...)
+			x.ended = f.StreamEnded()
 		}
-		if err != nil || ended {
+		if err != nil {
 			return err
 		}
 	}
@@ -185,7 +192,9 @@ func (x *exchange) read() error {
 // fields takes the answer's head, an interim one, or its trailers.
 func (x *exchange) fields(f *http2.MetaHeadersFrame) {
 	if status, err := strconv.Atoi(f.PseudoValue("status")); err == nil && !x.headed {
-		x.status, x.headed = status, status >= 200
+		if x.status, x.headed = status, status >= 200; x.headed {
+			x.regular = f.RegularFields()
+		}
 	}
 	for _, h := range f.RegularFields() {
 		switch h.Name {

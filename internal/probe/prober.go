@@ -65,9 +65,12 @@ type Talk struct {
 
 // HTTP is the question of an HTTP check and the answers that pass.
 type HTTP struct {
-	Method string  // GET when empty; HEAD
-	Path   string  // origin-form with query, starts with "/"
-	Host   string  // value of the Host field
+	Method string // GET when empty; HEAD
+	Path   string // origin-form with query, starts with "/"
+	Host   string // value of the Host field
+	// H2 asks over HTTP/2 without more ado; with TLS that offers protocols (NextProtos)
+	// it is what is agreed on that counts.
+	H2     bool
 	Expect []Range // statuses that pass; 200-299 when empty
 	Body   *Match  // what such an answer must contain; nil: anything
 	// Overload says that an expected answer whose content is the word

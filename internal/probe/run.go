@@ -49,7 +49,11 @@ func (p *Prober) run(j *job) {
 	deadline := start.Add(j.timeout)
 	c, v := p.connect(j, deadline)
 	if c != nil && v.outcome == health.Pass && j.target.HTTP != nil {
-		v = p.ask(c, j, deadline)
+		if j.over2(c) {
+			v = p.ask2(c, j, deadline)
+		} else {
+			v = p.ask(c, j, deadline)
+		}
 	} else if c != nil && v.outcome == health.Pass && j.target.GRPC != nil {
 		v = p.call(c, j)
 	} else if c != nil && v.outcome == health.Pass && j.target.Talk != nil {
