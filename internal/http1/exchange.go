@@ -281,6 +281,20 @@ func (c *ServerConn) Takeover() (nc *netconn.Conn, buffered []byte) {
 	return c.nc, c.in.takeAhead()
 }
 
+// Detach lets a connection that was taken over outlive the Handler, which calls it,
+// and returns what ends it, to be called once by whoever has it then: until that the
+// ServerConn is valid. What has lasted until here has grown a stack that what is to
+// come may not need.
+func (c *ServerConn) Detach() (over func()) {
+	l := c.link
+	l.gone = true
+	return func() {
+		l.nc.Close()
+		l.srv.remove(l)
+		c.detach()
+	}
+}
+
 // Slim makes the head of a connection that was taken over, perhaps for hours, hold
 // no more memory than it needs. Slices of its text that were kept elsewhere are to be
 // named; others are not valid any more.

@@ -36,6 +36,7 @@ type link struct {
 	// Owned by the goroutine that serves it, or by the waiter.
 	resume func(bool)
 	early  bool // the client has sent a request before it had the last answer
+	gone   bool // ServerConn.Detach was called
 
 	since balance.Instant // constant: when it came
 	quiet atomic.Int64    // an Instant: when it began to wait for a request

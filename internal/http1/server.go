@@ -49,7 +49,7 @@ type Server struct {
 	// Handler serves one exchange on the calling goroutine. It must have ended
 	// the answer, aborted, or taken the connection over when it returns, and not
 	// use the ServerConn afterwards. After a takeover the connection is closed
-	// when it returns.
+	// when it returns, but see ServerConn.Detach.
 	Handler func(*ServerConn)
 
 	// HTTP2 serves a plain connection that begins with the preface of HTTP/2 (prior
@@ -150,6 +150,10 @@ func (s *Server) run(l *link) {
 			return
 		}
 		s.Handler(c)
+		if l.gone {
+			parked = true
+			return
+		}
 		if !c.finish() {
 			return
 		}

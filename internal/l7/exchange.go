@@ -175,6 +175,8 @@ type exchange struct {
 
 	sticky stickyCookie // the request's, where the route has Sticky
 
+	carry func() // opens the tunnel on a goroutine of its own; nil: there is none to open
+
 	streams bool    // the answer is endless
 	stream  *stream // nil: it is none, or not known to Tunnels yet
 }
@@ -184,8 +186,17 @@ type exchange struct {
 func (x *Exchanger) Serve(d Downstream, ci *ClientInfo) {
 	e := x.states.Get().(*exchange)
 	e.open(d, ci)
+	if carry := e.serve(); carry != nil {
+		carry()
+	}
+}
+
+// serve is the exchange on its own goroutine. carry is called to go on with one that
+// has more to come on another; nil: it is over, and the state is somebody else's.
+func (e *exchange) serve() (carry func()) {
 	defer e.close()
 	e.run()
+	return e.carry
 }
 
 // open starts an exchange.
@@ -213,6 +224,9 @@ func (e *exchange) close() {
 		e.x.bug("l7", v)
 		e.crashed()
 		return // the state is not used again
+	}
+	if e.carry != nil {
+		return
 	}
 	e.reset()
 	e.x.states.Put(e)
@@ -264,6 +278,9 @@ func (e *exchange) run() {
 		default:
 			f = e.proxy()
 		}
+	}
+	if e.carry != nil {
+		return
 	}
 	e.finish(&f)
 }

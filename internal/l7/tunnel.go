@@ -45,12 +45,33 @@ func (e *exchange) switchProtocols() Failure {
 	_ = client.SetUserTimeout(upstream.DefaultUserTimeout) // an option less is no reason to refuse
 	server, first := e.up.Takeover()
 	e.slim()
-	f := e.tunnel(client, server, early, first)
-	e.now = clock.Now()
-	_ = client.Close()
-	_ = server.Close()
-	e.up = nil
-	return f
+	carry := func() Failure {
+		f := e.tunnel(client, server, early, first)
+		e.now = clock.Now()
+		_ = client.Close()
+		_ = server.Close()
+		e.up = nil
+		f.Sent = f.failed() && e.headSent
+		return f
+	}
+	d, ok := e.d.(interface{ Detach() (over func()) })
+	if !ok {
+		return carry()
+	}
+	e.carry = func() { e.detach(d.Detach(), carry) }
+	return Failure{}
+}
+
+// detach goes on with the exchange on a goroutine whose stack has only the tunnel on
+// it, which may be open for hours. over gives the client's connection back.
+func (e *exchange) detach(over func(), tunnel func() Failure) {
+	e.carry = nil
+	go func() {
+		defer over()
+		defer e.close()
+		f := tunnel()
+		e.finish(&f)
+	}()
 }
 
 // slim lets go of what a tunnel does not need, which may be open for hours.
