@@ -46,6 +46,7 @@ type output struct {
 	quiet      *sync.Cond // writing has become false
 	taken      int64      // bytes that were taken out of out to be written, ever
 	send       sendWindow // the connection's
+	spent      int64      // content that has taken of it, ever
 	waiters    []*sender
 }
 
@@ -231,6 +232,7 @@ func (o *output) allowed(s *sender, n int) int {
 func (o *output) spend(s *sender, n int) {
 	s.send -= sendWindow(n)
 	o.send -= sendWindow(n)
+	o.spent += int64(n)
 }
 
 // enqueue makes a stream one that is woken when there is room, unless it waits

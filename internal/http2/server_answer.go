@@ -4,6 +4,7 @@ package http2
 
 import (
 	"strconv"
+	"time"
 
 	"github.com/weirlb/weir/internal/clock"
 	"github.com/weirlb/weir/internal/http1"
@@ -191,6 +192,7 @@ func (s *ServerStream) put(head, p []byte, end bool) error {
 		n := c.allowed(&s.sender, len(p))
 		if n == len(p) || n > 0 {
 			c.spend(&s.sender, n)
+			s.earnPatience(n)
 			last := end && n == len(p)
 			if n > 0 || last {
 				c.out = appendData(c.room(), s.id, p[:n], last)
@@ -218,8 +220,20 @@ func (s *ServerStream) put(head, p []byte, end bool) error {
 
 // awaitRoom waits until more may be written. Called under mu, which is held
 // again when it returns nil, and free otherwise.
+//
+// Whoever takes nothing for the write time is given up. Windows that are opened byte by
+// byte would be progress for ever, so the waiting for them uses up an allowance, the
+// write time at first, and what they let through earns it back at the rate that is
+// the least for content of requests: of the stream, or of all streams where it is the
+// connection's window that is waited for. What waits for the network to take more is
+// held to no rate.
+//
+// Worked example, with 30s and 240 bytes a second: a client that opens the window by a
+// byte every second earns 4 ms a second, and is reset after 30 s. One that takes
+// nothing for 20 s and then 64 KiB has all 30 s again.
 func (s *ServerStream) awaitRoom() error {
 	c := s.conn
+	own, shared, spent := s.send <= 0, c.send <= 0, c.spent
 	c.enqueue(&s.sender)
 	limit := s.set.Timeouts.Write
 	c.mu.Unlock()
@@ -229,21 +243,52 @@ func (s *ServerStream) awaitRoom() error {
 		c.mu.Lock()
 		return nil
 	}
+	metered := (own || shared) && s.leastRate() > 0
+	wait := limit
+	if metered {
+		wait = max(s.patience, time.Millisecond)
+	}
 	begun := clock.Now()
-	late := s.timer(&s.writeTimer, limit)
+	late := s.timer(&s.writeTimer, wait)
 	select {
 	case <-s.writeWake:
 	case <-late:
 	}
 	s.writeTimer.Stop()
+	waited := clock.Now().Sub(begun)
 	c.mu.Lock()
-	if s.dead == nil && c.allowed(&s.sender, 1) == 0 && clock.Now().Sub(begun) >= limit {
+	over := waited >= limit
+	if metered {
+		if s.patience -= waited; !own {
+			s.earnPatience(int(min(c.spent-spent, 1<<30)))
+		}
+		over = s.patience <= 0
+	}
+	if s.dead == nil && over && c.allowed(&s.sender, 1) == 0 {
 		s.resetLocked(CodeCancel)
 		c.kickLocked()
 		c.mu.Unlock()
 		return errNotRead
 	}
 	return nil
+}
+
+// leastRate is how many bytes a second of an answer are to be taken; 0: there is no
+// such rate.
+func (s *ServerStream) leastRate() int64 {
+	if s.tunnel || s.unpaced {
+		return 0
+	}
+	return s.set.Timeouts.BodyMinRate
+}
+
+// earnPatience gives time to wait for n bytes that were taken.
+func (s *ServerStream) earnPatience(n int) {
+	rate, limit := s.leastRate(), s.set.Timeouts.Write
+	if rate <= 0 {
+		return
+	}
+	s.patience = min(s.patience+time.Duration(n)*time.Second/time.Duration(rate), limit)
 }
 
 // resetLocked ends the stream from this side.

@@ -76,9 +76,11 @@ func TestSendWindows(t *testing.T) {
 }
 
 // TestNotRead: a stream that takes nothing for the write time is reset, and one
-// that takes a little is not.
+// that takes a little is not, where there is no least rate (see TestTrickled).
 func TestNotRead(t *testing.T) {
-	play(t, &Server{Handler: answers{"/big": big(100_000)}.serve}, func(p *peer) {
+	s := &Server{Handler: answers{"/big": big(100_000)}.serve}
+	s.Settings.Timeouts.Write = 30 * time.Second
+	play(t, s, func(p *peer) {
 		p.begin(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1000})
 		p.headers(1, true, get("/big")...)
 		p.headers(3, true, get("/big")...)
@@ -90,6 +92,52 @@ func TestNotRead(t *testing.T) {
 		got := strings.Join(p.take(), "\n")
 		if !strings.Contains(got, "RST_STREAM 1 CANCEL") || strings.Contains(got, "RST_STREAM 3") {
 			t.Errorf("heard %s", got)
+		}
+	})
+}
+
+// TestTrickled: windows that are opened byte by byte are no progress, be it a stream's
+// or the connection's; a client that takes little, but at the least rate, goes on,
+// however long it does.
+func TestTrickled(t *testing.T) {
+	least := func() *Server {
+		s := &Server{Handler: answers{"/big": big(100_000)}.serve}
+		s.Settings.Timeouts.Write, s.Settings.Timeouts.BodyMinRate = 30*time.Second, 240
+		return s
+	}
+	play(t, least(), func(p *peer) {
+		p.begin(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1000})
+		p.headers(1, true, get("/big")...)
+		p.headers(3, true, get("/big")...)
+		for range 100 {
+			time.Sleep(time.Second)
+			p.must(p.fr.WriteWindowUpdate(1, 1))
+			p.must(p.fr.WriteWindowUpdate(3, 300))
+			p.wait()
+		}
+		if got := strings.Join(p.take(), "\n"); !strings.Contains(got, "RST_STREAM 1 CANCEL") || strings.Contains(got, "RST_STREAM 3") {
+			t.Errorf("heard %s", got)
+		}
+	})
+	play(t, least(), func(p *peer) { // two streams share what the connection is opened by
+		p.begin(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 20})
+		p.headers(1, true, get("/big")...)
+		p.headers(3, true, get("/big")...)
+		for range 100 {
+			time.Sleep(time.Second)
+			p.must(p.fr.WriteWindowUpdate(0, 300))
+			p.wait()
+		}
+		if got := strings.Join(p.take(), "\n"); strings.Contains(got, "RST_STREAM") {
+			t.Errorf("at 300 bytes a second: %s", got)
+		}
+		for range 40 {
+			time.Sleep(time.Second)
+			p.must(p.fr.WriteWindowUpdate(0, 1))
+			p.wait()
+		}
+		if got := strings.Join(p.take(), "\n"); !strings.Contains(got, "RST_STREAM 1 CANCEL") || !strings.Contains(got, "RST_STREAM 3 CANCEL") {
+			t.Errorf("at a byte a second: %s", got)
 		}
 	})
 }

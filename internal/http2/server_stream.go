@@ -42,7 +42,8 @@ type ServerStream struct {
 	left        int64 // content of the answer still to come; -1: not known
 	trailing    bool  // it may be followed by trailers although it is known
 	writeTimer  *time.Timer
-	accept      string // what the backend must say to a WebSocket
+	patience    time.Duration // see awaitRoom
+	accept      string        // what the backend must say to a WebSocket
 
 	// Owned by the goroutine that reads content.
 	allowance time.Duration
@@ -80,7 +81,7 @@ func (c *conn) newStream(o opening) *ServerStream {
 	s.set, s.born, s.tunnel, s.accept = c.set, c.now, false, ""
 	s.trailers.Reset(nil)
 	s.started, s.headRequest, s.left = false, false, 0
-	s.allowance, s.unpaced = c.set.Timeouts.BodyGrace, false
+	s.allowance, s.patience, s.unpaced = c.set.Timeouts.BodyGrace, c.set.Timeouts.Write, false
 	s.cancelled.Store(false)
 	s.sent.Store(0)
 	s.id, s.remote, s.local, s.dead, s.bad, s.unwanted = o.stream, o.end, false, nil, nil, false
