@@ -428,7 +428,7 @@ func TestGRPCDrain(t *testing.T) {
 			w := startRun(t, fmt.Sprintf(`
 admin: {bind: "${ADMIN}"}
 log: {access: {path: off}}
-shutdown: {delay: 100ms, deadline: %s}
+shutdown: {delay: 100ms, deadline: %s, spread: 500ms}
 listeners: {web: {bind: "${LISTEN}", pool: app}}
 pools: {app: {backends: ["grpc://%s"], health: {active: {initial: up}}}}
 `, deadline, b.addr))

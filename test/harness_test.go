@@ -289,6 +289,7 @@ type backendState struct {
 	Share    float64 `json:"share"`
 	Reason   string  `json:"reason"`
 	InFlight int     `json:"in_flight"`
+	Streams  int     `json:"streams"`
 	Requests int     `json:"requests"`
 	Failures int     `json:"failures"`
 	Flips    int     `json:"flips"`

@@ -65,6 +65,7 @@ type wsBackend struct {
 	ln    net.Listener
 	codes map[int]int // of the Close frames it got; 0: the connection ended without
 	open  atomic.Int64
+	ill   atomic.Bool // checks (/check) get no answer
 }
 
 func newWSBackend(t *testing.T) *wsBackend {
@@ -86,6 +87,9 @@ func (b *wsBackend) start() {
 func (b *wsBackend) stop() { _ = b.ln.Close() }
 
 func (b *wsBackend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if b.ill.Load() && r.URL.Path == "/check" {
+		panic(http.ErrAbortHandler)
+	}
 	if r.Header.Get("Upgrade") != "websocket" {
 		_, _ = io.Copy(io.Discard, r.Body)
 		_, _ = io.WriteString(w, "ok")

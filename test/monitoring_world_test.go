@@ -59,6 +59,7 @@ listeners:
       - {name: found, match: {path_prefix: /found}, pool: found}
       - {name: kept, match: {path_prefix: /kept}, pool: kept}
       - {name: live, match: {path_prefix: /ws}, pool: live}
+      - {name: events, match: {path_prefix: /events}, pool: events}
   secure: {bind: %q, pool: app, proxy_protocol: {mode: required, from: [192.0.2.0/24]}, tls: {certificates: [{cert: %s, key: %s}]}}
   lines: {bind: "%[10]s", protocol: tcp, pool: lines}
   game: {bind: "%[12]s", protocol: udp, pool: game}
@@ -73,7 +74,8 @@ pools:
   ejects: {backends: [%[4]q, %[7]q], balance: round_robin}
   found: {discover: {file: %[8]s}}
   live: {backends: ["http://%[9]s"], timeouts: {tunnel_age: 1s}}
-`, secure, cert, key, fine, busy, slow, broken, found, newWSBackend(t).addr, lines, talking.addr, game, startPacketeer(t).addr))
+  events: {backends: [{url: %[14]q, id: one}], drain: {deadline: 1s, spread: 500ms}}
+`, secure, cert, key, fine, busy, slow, broken, found, newWSBackend(t).addr, lines, talking.addr, game, startPacketeer(t).addr, eventsServer(t).URL))
 	ws := startWS(w.addr, 1)
 	t.Cleanup(func() { ws.last.Store(true); ws.all.Wait() })
 	eventually(t, 10*time.Second, "weir is ready", func() bool {
@@ -126,6 +128,11 @@ pools:
 	}
 	_ = session.c.Close()
 	eventually(t, 10*time.Second, "a session has ended", func() bool { return w.sum(t, "weir_sessions_total", "") > 0 })
+	go func() { _ = listenTo(t.Context(), http.DefaultClient, w.url("/events")) }()
+	eventually(t, 10*time.Second, "a stream is open", func() bool { return w.backends(t, "events")["one"].Streams == 1 })
+	patchIn(t, w, "events", "one", `{"admin":"draining"}`)
+	eventually(t, 10*time.Second, "a stream was ended", func() bool { return w.sum(t, "weir_streams_ended_total", "") > 0 })
+	patchIn(t, w, "events", "one", `{"admin":"enabled"}`)
 	eventually(t, 10*time.Second, "a WebSocket has reached its age", func() bool { return w.sum(t, "weir_tunnels_ended_total", "") > 0 })
 	return w
 }
