@@ -16,7 +16,7 @@ const (
 
 // readHead decodes the head of an answer, interim or final. Called under the
 // connection's mutex; an error is a block that cannot be decoded.
-func (s *ClientStream) readHead(d *decoder, block []byte, end bool) (bad *http1.Error, _ error) {
+func (s *ClientStream) readHead(d *decoder, block []byte, end bool) (*http1.Error, error) {
 	r := &s.res
 	if s.ready { // an interim one lies here
 		r = &message.Response{}
@@ -24,48 +24,27 @@ func (s *ClientStream) readHead(d *decoder, block []byte, end bool) (bad *http1.
 	fields := r.Fields
 	*r = message.Response{Major: 2, ContentLength: -1, Fields: fields}
 	r.Fields.Reset(nil)
-	fail := func(e *http1.Error) {
-		if bad == nil {
-			bad = e
-		}
-	}
-	lim := &s.conn.set.Limits
-	size, lines, status := 0, 0, 0
-	var f entry
-	for d.begin(block); ; {
-		more, err := d.next(&f)
-		if err != nil {
-			return nil, err
-		}
-		if !more {
-			break
-		}
-		size += len(f.name) + len(f.value) + entryOverhead
-		lines++
+	status := 0
+	_, bad, err := d.lines(block, &s.conn.set.Limits, func(f *entry, n int) *http1.Error {
 		switch {
-		case bad != nil:
-		case size > lim.HeaderBytes():
-			fail(badAnswer("head exceeds the limit"))
-		case lines > lim.Fields():
-			fail(badAnswer("too many fields"))
-		case len(f.name) > 0 && f.name[0] == ':':
-			switch {
-			case string(f.name) != ":status":
-				fail(badAnswer("pseudo-field of an answer other than :status"))
-			case lines > 1:
-				fail(badAnswer("repeated :status, or not in front"))
-			default:
-				status = statusOf(f.value)
-			}
-		default:
-			fail(s.field(r, &f))
+		case len(f.name) == 0 || f.name[0] != ':':
+			return s.field(r, f)
+		case string(f.name) != ":status":
+			return badAnswer("pseudo-field of an answer other than :status")
+		case n > 1:
+			return badAnswer("repeated :status, or not in front")
 		}
+		status = statusOf(f.value)
+		return nil
+	}, nil)
+	if err != nil {
+		return nil, err
 	}
-	if status == 0 || status == 101 {
-		fail(badAnswer("no :status, or none of HTTP/2"))
+	if bad == nil && (status == 0 || status == 101) {
+		bad = badAnswer("no :status, or none of HTTP/2")
 	}
 	if bad != nil {
-		return bad, nil
+		return badAnswer(bad.Detail), nil
 	}
 	r.Status = status
 	return s.gotHead(r, end), nil
@@ -158,47 +137,23 @@ func (s *ClientStream) keep(r *message.Response) {
 
 // readTrailers decodes the block that ends an answer's content. Called under the
 // connection's mutex.
-func (s *ClientStream) readTrailers(d *decoder, block []byte, end bool) (bad *http1.Error, _ error) {
-	lim := &s.conn.set.Limits
-	size, lines := 0, 0
-	var f entry
-	for d.begin(block); ; {
-		more, err := d.next(&f)
-		if err != nil {
-			return nil, err
-		}
-		if !more {
-			break
-		}
-		size += len(f.name) + len(f.value) + entryOverhead
-		lines++
+func (s *ClientStream) readTrailers(d *decoder, block []byte, end bool) (*http1.Error, error) {
+	n, bad, err := d.lines(block, &s.conn.set.Limits, func(f *entry, _ int) *http1.Error {
 		switch {
-		case bad != nil:
 		case s.remote:
-			bad = badAnswer("a head behind the answer's end")
+			return badAnswer("a head behind the answer's end")
 		case !end:
-			bad = badAnswer("a second head")
-		case size > lim.HeaderBytes():
-			bad = badAnswer("trailers exceed the limit")
-		case lines > lim.Fields():
-			bad = badAnswer("too many trailers")
-		case len(f.name) > 0 && f.name[0] == ':':
-			bad = badAnswer(errPseudoTrailer.Detail)
-		case f.id == unfit:
-			bad = badAnswer(errName.Detail)
-		case http1.CheckValue(f.value) != nil:
-			bad = badAnswer(http1.CheckValue(f.value).Detail)
-		case f.id == message.Connection || f.id == message.TransferEncoding:
-			bad = badAnswer(errConnField.Detail)
-		default:
-			s.trailers.AddRaw(f.id, f.name, f.value)
+			return badAnswer("a second head")
 		}
-	}
-	if bad == nil && lines == 0 && (s.remote || !end) {
-		bad = badAnswer("a second head")
-	}
-	if bad != nil {
-		return bad, nil
+		return addTrailer(&s.trailers, f)
+	}, nil)
+	switch {
+	case err != nil:
+		return nil, err
+	case bad != nil:
+		return badAnswer(bad.Detail), nil
+	case n == 0 && (s.remote || !end):
+		return badAnswer("a second head"), nil
 	}
 	http1.FilterTrailers(&s.trailers)
 	return s.settleContent(), nil

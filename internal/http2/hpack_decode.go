@@ -29,6 +29,7 @@ type decoder struct {
 	block   []byte // not yet read
 	begun   bool   // a field of the block has been read
 	scratch sink   // decoded text of the field
+	line    entry  // see lines
 }
 
 // sink is what Huffman-coded text is decoded into.

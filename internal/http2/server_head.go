@@ -15,11 +15,9 @@ type part struct{ start, end int }
 
 // headReader gathers what a header block says about a request.
 type headReader struct {
-	s     *ServerStream
-	lim   *http1.Limits
-	bad   *http1.Error // the first thing that is wrong
-	size  int
-	lines int
+	s   *ServerStream
+	lim *http1.Limits
+	bad *http1.Error // the first thing that is wrong
 
 	method, scheme, authority, path, protocol part
 	regular                                   bool // a field that is no pseudo-field came
@@ -60,25 +58,11 @@ func (s *ServerStream) readHead(d *decoder, block []byte, lim *http1.Limits) (*h
 	s.req = message.Request{Fields: fields, Scratch: scratch, Major: 2, TLS: s.conn.tls}
 	s.req.Fields.Reset(nil)
 	h := headReader{s: s, lim: lim}
-	d.begin(block)
-	var f entry
-	for {
-		more, err := d.next(&f)
-		if err != nil {
-			return nil, err
-		}
-		if !more {
-			break
-		}
-		h.size += len(f.name) + len(f.value) + entryOverhead
-		h.lines++
-		if h.bad == nil {
-			h.field(&f)
-		}
-		if h.bad != nil {
-			h.kind(&f)
-		}
+	_, bad, err := d.lines(block, lim, h.line, h.kind)
+	if err != nil {
+		return nil, err
 	}
+	h.bad = bad
 	h.finish()
 	return h.bad, nil
 }
@@ -103,15 +87,14 @@ func (p part) of(s *ServerStream) []byte {
 	return s.text[p.start:p.end:p.end]
 }
 
-// field takes one line.
+// line takes one line.
+func (h *headReader) line(f *entry, _ int) *http1.Error {
+	h.field(f)
+	return h.bad
+}
+
 func (h *headReader) field(f *entry) {
 	switch {
-	case h.size > h.lim.HeaderBytes():
-		h.fail(errTooLarge)
-		return
-	case h.lines > h.lim.Fields():
-		h.fail(errTooMany)
-		return
 	case len(f.name) > 0 && f.name[0] == ':':
 		h.pseudo(f)
 		return
@@ -335,39 +318,11 @@ func (h *headReader) content() {
 }
 
 // readTrailers decodes the block that ends a request's content.
-func (s *ServerStream) readTrailers(d *decoder, block []byte) (e *http1.Error, _ error) {
-	d.begin(block)
-	size, lines := 0, 0
-	lim := &s.conn.set.Limits
-	var f entry
-	for {
-		more, err := d.next(&f)
-		if err != nil {
-			return nil, err
-		}
-		if !more {
-			break
-		}
-		size += len(f.name) + len(f.value) + entryOverhead
-		lines++
-		switch {
-		case e != nil:
-		case size > lim.HeaderBytes():
-			e = errTooLarge
-		case lines > lim.Fields():
-			e = errTooMany
-		case len(f.name) > 0 && f.name[0] == ':':
-			e = errPseudoTrailer
-		case f.id == unfit:
-			e = errName
-		case http1.CheckValue(f.value) != nil:
-			e = http1.CheckValue(f.value)
-		case f.id == message.Connection || f.id == message.TransferEncoding:
-			e = errConnField
-		default:
-			s.trailers.AddRaw(f.id, f.name, f.value)
-		}
+func (s *ServerStream) readTrailers(d *decoder, block []byte) (*http1.Error, error) {
+	_, bad, err := d.lines(block, &s.conn.set.Limits, func(f *entry, _ int) *http1.Error { return addTrailer(&s.trailers, f) }, nil)
+	if err != nil {
+		return nil, err
 	}
 	http1.FilterTrailers(&s.trailers)
-	return e, nil
+	return bad, nil
 }
