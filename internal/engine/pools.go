@@ -96,6 +96,14 @@ type target struct {
 	probe     atomic.Pointer[probe.Target]
 }
 
+// ForUpgrade implements l7.Upgrading.
+func (t *target) ForUpgrade() l7.Target {
+	if u, ok := t.Target.(l7.Upgrading); ok {
+		return u.ForUpgrade()
+	}
+	return t.Target
+}
+
 // For implements l7.Introducing. HTTP/2 would put many clients on one connection:
 // backends of HTTP/1.1 are all that a plan lets begin with a header.
 func (t *target) For(header []byte) l7.Target { return l7.OverHTTP1(t.up).(l7.Introducing).For(header) }
