@@ -109,9 +109,6 @@ func (s *Server) Counts() (n Counts) {
 	return n
 }
 
-// drainTick is how often Drain closes a share of the idle connections.
-const drainTick = 50 * time.Millisecond
-
 // firstGrace is how long Drain leaves a new connection the time to ask: the
 // first request is on its way, and clients do not expect to have to repeat it.
 const firstGrace = time.Second
@@ -147,18 +144,17 @@ func (s *Server) Undrain() {
 
 func (s *Server) runDrain(spread time.Duration, stop chan struct{}) {
 	defer s.loops.Done()
-	ticks := int(spread / drainTick)
-	if ticks > 0 {
-		t := time.NewTicker(drainTick)
+	if spread >= netconn.PaceTick {
+		t := time.NewTicker(netconn.PaceTick)
 		defer t.Stop()
-		due := 0.0 // connections, fractions carried from tick to tick
-		for ; ticks > 0; ticks-- {
+		pace := netconn.NewPace(spread)
+		for last := false; !last; {
 			select {
 			case <-stop:
 				return
 			case <-t.C:
 			}
-			due = s.closeIdle(due, ticks)
+			last = s.closeIdle(&pace)
 		}
 	}
 	s.mu.Lock()
@@ -168,14 +164,14 @@ func (s *Server) runDrain(spread time.Duration, stop chan struct{}) {
 	}
 	s.drained.Store(true)
 	s.mu.Unlock()
-	for {
-		if s.closeIdle(1, 1); !s.anyNew() {
+	for pace := netconn.NewPace(0); ; {
+		if s.closeIdle(&pace); !s.anyNew() {
 			return
 		}
 		select {
 		case <-stop:
 			return
-		case <-time.After(drainTick):
+		case <-time.After(netconn.PaceTick):
 		}
 	}
 }
@@ -198,9 +194,9 @@ func (l *link) isNew(now balance.Instant) bool {
 	return l.first.Load() && now.Sub(l.since) < firstGrace
 }
 
-// closeIdle closes one in every "of" idle connections and what was due before,
-// and returns what is still due, less than one.
-func (s *Server) closeIdle(due float64, of int) float64 {
+// closeIdle closes as many of the idle connections as the pace wants, and reports that
+// those are all from now on.
+func (s *Server) closeIdle(pace *netconn.Pace) (last bool) {
 	var idle []*link
 	now := clock.Now()
 	s.mu.Lock()
@@ -213,12 +209,11 @@ func (s *Server) closeIdle(due float64, of int) float64 {
 		}
 	}
 	s.mu.Unlock()
-	due += float64(len(idle)) / float64(of)
-	n := min(int(due), len(idle))
+	n, last := pace.Next(len(idle))
 	for _, l := range idle[:n] {
 		l.closeIfIdle()
 	}
-	return due - float64(n)
+	return last
 }
 
 // closeIfIdle closes a connection on which nothing is under way, and reports whether

@@ -5,6 +5,8 @@ package http2
 import (
 	"sync"
 	"time"
+
+	"github.com/weirlb/weir/internal/netconn"
 )
 
 // registry is the list of a server's connections.
@@ -62,9 +64,6 @@ func (s *Server) all() []*conn {
 	return out
 }
 
-// drainTick is how often Drain tells a share of the connections.
-const drainTick = 50 * time.Millisecond
-
 // Drain tells the connections to end, evenly spread over the duration (0: at
 // once), those that answer meanwhile with their next answer, new ones after a
 // grace of a second: by a GOAWAY that still lets come what is on its way, and
@@ -97,16 +96,10 @@ func (s *Server) Undrain() {
 
 func (s *Server) runDrain(spread time.Duration, stop chan struct{}) {
 	defer s.loops.Done()
-	due := 0.0 // connections, fractions carried from tick to tick
-	for ticks := int(spread / drainTick); ; ticks-- {
+	for pace := netconn.NewPace(spread); ; {
 		left := s.untold()
-		if ticks > 1 {
-			due += float64(len(left)) / float64(ticks)
-		} else {
-			due = float64(len(left))
-		}
-		n, fresh := int(due), 0
-		due -= float64(n)
+		n, last := pace.Next(len(left))
+		fresh := 0
 		for _, c := range left {
 			switch {
 			case c.isNew():
@@ -116,13 +109,13 @@ func (s *Server) runDrain(spread time.Duration, stop chan struct{}) {
 				n--
 			}
 		}
-		if ticks <= 1 && fresh == 0 {
+		if last && fresh == 0 {
 			return // those that come find draining
 		}
 		select {
 		case <-stop:
 			return
-		case <-time.After(drainTick):
+		case <-time.After(netconn.PaceTick):
 		}
 	}
 }
