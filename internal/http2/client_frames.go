@@ -281,11 +281,7 @@ func (c *ClientConn) data(s *ClientStream, id uint32, p []byte) Code {
 		s.dieLocked(ErrNoMemory)
 		return CodeNo
 	}
-	s.content.put(p)
-	s.received += int64(len(p))
-	c.k.Budget.Hold(int64(len(p)))
-	c.calm.content(len(p))
-	s.wakeReader()
+	s.receiver.keep(p, c.k.Budget, &c.calm)
 	return CodeNo
 }
 

@@ -97,7 +97,7 @@ func (s *ClientStream) dieLocked(why error) {
 		}
 	default:
 		s.dead = why
-		s.conn.k.Budget.Give(int64(s.content.drop()))
+		s.discard(s.conn.k.Budget)
 	}
 	s.wakeReader()
 	s.wakeWriter()
@@ -133,7 +133,7 @@ func (s *ClientStream) settleContent() *http1.Error {
 func (s *ClientStream) release() {
 	c := s.conn
 	s.open = false
-	c.k.Budget.Give(int64(s.content.drop()))
+	s.discard(c.k.Budget)
 	s.content.giveBack()
 	c.unqueue(&s.sender)
 	if s.id != 0 {
@@ -304,9 +304,7 @@ func (s *ClientStream) ReadBody() ([]byte, error) {
 	c := s.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if l := s.content.lent; l != nil {
-		n := l.w - l.r
-		s.content.giveBack()
+	if n := s.returned(); n > 0 {
 		c.giveBack(s, n)
 		if len(c.out) > 0 {
 			c.kickLocked()
@@ -317,9 +315,7 @@ func (s *ClientStream) ReadBody() ([]byte, error) {
 		case s.dead != nil:
 			return nil, s.dead
 		case s.content.first != nil:
-			p := s.content.take()
-			c.k.Budget.Give(int64(len(p)))
-			return p, nil
+			return s.next(c.k.Budget), nil
 		case s.remote:
 			return nil, io.EOF
 		}

@@ -51,6 +51,34 @@ type receiver struct {
 
 func (r *receiver) wakeReader() { wake(r.readWake) }
 
+// keep takes a piece of content in for who reads it.
+func (r *receiver) keep(p []byte, b *netconn.Budget, earns *calm) {
+	r.content.put(p)
+	r.received += int64(len(p))
+	b.Hold(int64(len(p)))
+	earns.content(len(p))
+	r.wakeReader()
+}
+
+// next lends the next piece of content; there must be one.
+func (r *receiver) next(b *netconn.Budget) []byte {
+	p := r.content.take()
+	b.Give(int64(len(p)))
+	return p
+}
+
+// returned ends what next has lent, and returns how much that was.
+func (r *receiver) returned() (n int) {
+	if l := r.content.lent; l != nil {
+		n = l.w - l.r
+		r.content.giveBack()
+	}
+	return n
+}
+
+// discard drops what has come and was not taken.
+func (r *receiver) discard(b *netconn.Budget) { b.Give(int64(r.content.drop())) }
+
 func (c *input) begin(nc *netconn.Conn, now balance.Instant) {
 	c.wire, c.now = nc, now
 	c.dec.reset(defaultTable)

@@ -227,11 +227,7 @@ func (c *conn) data(s *ServerStream, id uint32, p []byte) Code {
 	if c.srv.Budget.Pressure() >= 1 && s.content.size >= leastWindow {
 		return CodeEnhanceYourCalm
 	}
-	s.content.put(p)
-	s.received += int64(len(p))
-	c.srv.Budget.Hold(int64(len(p)))
-	c.calm.content(len(p))
-	s.wakeReader()
+	s.keep(p, c.srv.Budget, &c.calm)
 	return CodeNo
 }
 

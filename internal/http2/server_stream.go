@@ -132,7 +132,7 @@ func (s *ServerStream) handle() {
 func (s *ServerStream) finish() {
 	c := s.conn
 	c.mu.Lock()
-	c.srv.Budget.Give(int64(s.content.drop()))
+	s.discard(c.srv.Budget)
 	s.content.giveBack()
 	switch {
 	case s.dead != nil:
@@ -204,7 +204,7 @@ func (s *ServerStream) dieLocked(why error) (leave func()) {
 	if s.dead == nil {
 		s.dead = why
 	}
-	s.conn.srv.Budget.Give(int64(s.content.drop()))
+	s.discard(s.conn.srv.Budget)
 	leave, s.onLeave = s.onLeave, nil
 	s.wakeReader()
 	s.wakeWriter()
@@ -296,9 +296,7 @@ func (s *ServerStream) ReadBody() ([]byte, error) {
 	c := s.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if l := s.content.lent; l != nil {
-		n := l.w - l.r
-		s.content.giveBack()
+	if n := s.returned(); n > 0 {
 		c.giveBack(s, n)
 		if len(c.out) > 0 {
 			c.kickLocked()
@@ -310,9 +308,7 @@ func (s *ServerStream) ReadBody() ([]byte, error) {
 			return nil, s.dead
 		case s.content.first != nil:
 			s.asked = false // it did not wait
-			p := s.content.take()
-			c.srv.Budget.Give(int64(len(p)))
-			return p, nil
+			return s.next(c.srv.Budget), nil
 		case s.bad != nil:
 			return nil, s.bad
 		case s.remote:
