@@ -5,7 +5,7 @@
 set -euo pipefail
 declare -A need=(
   [curl]=curl [nginx]=nginx-light [haproxy]=haproxy [wrk]=wrk [ip]=iproute2
-  [knotd]=knot [dnsmasq]=dnsmasq-base [unbound]=unbound [unshare]=util-linux [node]=nodejs [gcc]="gcc libc6-dev"
+  [knotd]=knot [dnsmasq]=dnsmasq-base [dig]=bind9-dnsutils [dnsperf]=dnsperf [unbound]=unbound [unshare]=util-linux [node]=nodejs [gcc]="gcc libc6-dev"
   [promtool]=prometheus [h2load]=nghttp2-client [openssl]=openssl [gnutls-cli]=gnutls-bin
   [redis-server]=redis-server [sshd]=openssh-server [exim4]=exim4-daemon-light
 )

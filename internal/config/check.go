@@ -59,13 +59,15 @@ type socket struct {
 	what string
 	bind string
 	at   *node
+	udp  bool // its ports are others than those of TCP
 }
 
 func (d *decoder) sockets(root *node) []socket {
 	var all []socket
+	udp := false
 	add := func(what, bind string, at *node) {
 		if bind != "" {
-			all = append(all, socket{what, bind, at})
+			all = append(all, socket{what, bind, at, udp})
 		}
 	}
 	add("the admin API", d.plan.Admin.Bind, root.at("admin", "bind"))
@@ -73,6 +75,7 @@ func (d *decoder) sockets(root *node) []socket {
 	for i := range d.plan.Listeners {
 		l := &d.plan.Listeners[i]
 		at := root.at("listeners", l.Name, "bind")
+		udp = l.Datagrams()
 		for j, bind := range l.Bind {
 			place := at
 			if at.kind == list && j < len(at.items) {
@@ -89,7 +92,7 @@ func (d *decoder) checkBinds(root *node) {
 	all := d.sockets(root)
 	for i, b := range all {
 		for _, a := range all[:i] {
-			if overlap(a.bind, b.bind) {
+			if a.udp == b.udp && overlap(a.bind, b.bind) {
 				d.fault(b.at, b.what+" listens on "+quote(b.bind)+", which "+a.what+" has ("+quote(a.bind)+")", "give one of them another"+portOrName(b.bind))
 				break
 			}
@@ -155,7 +158,7 @@ func (d *decoder) checkLoops(root *node) {
 		for j := range p.Backends {
 			b := &p.Backends[j]
 			for _, s := range all {
-				if b.Address == "" || !reaches(b.Address, s.bind) {
+				if b.Address == "" || s.udp != p.Datagrams() || !reaches(b.Address, s.bind) {
 					continue
 				}
 				at := &node{kind: scalar, pos: b.Pos, width: 1}
