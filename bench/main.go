@@ -75,6 +75,10 @@ var cases = []benchCase{
 		run: func(o *options, p *proxy) (result, error) {
 			return closedLoop(p, fmt.Sprintf("http://127.0.0.1:%d/1m", p.ports.l4), 1000, o.seconds, "--timeout", "30s")
 		}},
+	{name: "udp", what: "flows of UDP, 64, of 128 bytes each way", metric: "cpu_us_per_packet",
+		run: func(o *options, p *proxy) (result, error) { return datagrams(p, 64, 128, false, o.seconds) }},
+	{name: "udp-new", what: "a flow of UDP for each exchange, 64 at once", metric: "cpu_us_per_packet",
+		run: func(o *options, p *proxy) (result, error) { return datagrams(p, 64, 128, true, o.seconds) }},
 	{name: "rate", what: "HTTP/1.1 at a fixed rate over 64 connections", metric: "p99_ms",
 		run: func(o *options, p *proxy) (result, error) {
 			return openLoop(p, p.at(p.ports.plain), o.rate, 64, o.seconds)

@@ -12,6 +12,7 @@ import (
 	"embed"
 	"encoding/pem"
 	"fmt"
+	"io"
 	"math/big"
 	"net"
 	"os"
@@ -48,6 +49,9 @@ type lab struct {
 
 	grpc        [3]int
 	grpcBackend *exec.Cmd
+
+	echo   [3]int // servers of UDP
+	echoes []io.Closer
 }
 
 func newLab(logs bool) (*lab, error) {
@@ -77,6 +81,13 @@ func newLab(logs bool) (*lab, error) {
 	if err != nil {
 		return nil, err
 	}
+	for i := range l.echo {
+		port, c, err := echoDatagrams()
+		if err != nil {
+			return nil, err
+		}
+		l.echo[i], l.echoes = port, append(l.echoes, c)
+	}
 	l.backend = exec.Command(lookPath("nginx"), "-c", conf, "-p", dir)
 	l.backend.Stderr = os.Stderr
 	if err := l.backend.Start(); err != nil {
@@ -91,6 +102,9 @@ func newLab(logs bool) (*lab, error) {
 func (l *lab) close() {
 	stop(l.backend)
 	stop(l.grpcBackend)
+	for _, c := range l.echoes {
+		_ = c.Close()
+	}
 	os.RemoveAll(l.dir)
 }
 
@@ -104,6 +118,7 @@ func (l *lab) render(name string, p ports) (string, error) {
 		"DIR": l.dir, "PLAIN": strconv.Itoa(p.plain), "TLS": strconv.Itoa(p.tls), "ADMIN": strconv.Itoa(p.admin),
 		"B1": strconv.Itoa(l.backends[0]), "B2": strconv.Itoa(l.backends[1]), "B3": strconv.Itoa(l.backends[2]),
 		"L4": strconv.Itoa(p.l4), "GRPC": strconv.Itoa(p.grpc), "G1": strconv.Itoa(l.grpc[0]), "G2": strconv.Itoa(l.grpc[1]), "G3": strconv.Itoa(l.grpc[2]),
+		"U1": strconv.Itoa(l.echo[0]), "U2": strconv.Itoa(l.echo[1]), "U3": strconv.Itoa(l.echo[2]),
 		"BODY128":    strings.Repeat("0123456789abcdef", 8),
 		"ACCESS_LOG": "access_log off;", "LOG_GLOBAL": "", "LOG_DEFAULTS": "no log", "ACCESS": "off", "LOG": "log_skip",
 	}
