@@ -176,7 +176,7 @@ func TestLearns(t *testing.T) {
 	if got := <-told; got != target.Stats().LearnedIdle || len(told) > 0 {
 		t.Errorf("told %v, and %d times more", got, len(told))
 	}
-	if s := target.Stats(); s.Open != 0 || s.Idle != 0 || int64(s.Stale) != opened {
+	if s := target.Stats(); s.Open != 0 || s.Idle != 0 || s.Stale != opened {
 		t.Errorf("%+v", s)
 	}
 }
