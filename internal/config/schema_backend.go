@@ -75,6 +75,8 @@ func parseURL(s string) (out, what, fix string) {
 	switch {
 	case strings.Contains(s, " - "):
 		return "", quote(s) + " is read as one value", "begin each backend with a dash of its own, all dashes below each other"
+	case strings.ContainsAny(s, " \t") && optionPattern.MatchString(s):
+		return "", quote(s) + " is read as one URL", optionsFix(s)
 	case strings.ContainsAny(s, " \t,;"):
 		return "", quote(s) + " has a space, a comma or a semicolon in it", "write one URL behind each dash"
 	case strings.HasPrefix(s, "unix:"):

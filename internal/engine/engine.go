@@ -20,6 +20,7 @@ import (
 	"github.com/weirlb/weir/internal/http2"
 	"github.com/weirlb/weir/internal/l7"
 	"github.com/weirlb/weir/internal/listen"
+	"github.com/weirlb/weir/internal/netconn"
 	"github.com/weirlb/weir/internal/observe"
 	"github.com/weirlb/weir/internal/probe"
 	"github.com/weirlb/weir/internal/upstream"
@@ -68,7 +69,10 @@ type Engine struct {
 	streams *http2.Client // of connections to backends over HTTP/2
 	memory  *memory
 	relief  relief
-	bugs    uint64 // leases finished twice in this process before
+	files   netconn.Files
+	// fileLimit is RLIMIT_NOFILE as it was seen last; 0: unknown.
+	fileLimit atomic.Uint64
+	bugs      uint64 // leases finished twice in this process before
 	// inherited: another process served here a moment ago.
 	inherited bool
 	flowsFrom *os.File // whence the predecessor's flows come; nil: nowhere
@@ -110,6 +114,7 @@ func New(plan *config.Plan, opt Options) (*Engine, error) {
 		pools: make(map[string]*livePool), limiters: make(map[limiterKey]*l7.Limiter),
 		quit: make(chan struct{}), published: make(chan struct{}, 1), stable: watchSettle,
 	}
+	e.fileLimit.Store(opt.Machine.Files)
 	e.notify.send, e.states.word = opt.Notify, make(chan struct{}, 1)
 	if e.opt.Sockets == nil {
 		e.opt.Sockets = listen.NewSockets()
@@ -138,7 +143,8 @@ func New(plan *config.Plan, opt Options) (*Engine, error) {
 	e.memory.said = e.sayMemory
 	e.streams = &http2.Client{Budget: &e.memory.budget, OnPanic: func(v any, stack []byte) { e.bugAt("http2", v, stack) }}
 	e.metrics.RegisterMemory(e.memory.gauges)
-	e.relief.log, e.relief.thin = e.log, e.thinKept
+	e.relief.log, e.relief.thin, e.relief.idle = e.log, e.thinKept, e.endIdle
+	e.metrics.RegisterRelieved(func() (uint64, uint64) { return e.relief.clients.Load(), e.relief.upstream.Load() })
 	var err error
 	if e.front, err = newFront(e, plan); err != nil {
 		return nil, errors.Join(err, e.Close())
@@ -274,7 +280,7 @@ func (e *Engine) publish(g *Generation) {
 		set()
 	}
 	e.level.Set(levelOf(&g.Plan.Log))
-	e.front.gate.SetLimit(maxConnections(g.Plan.Limits.MaxConnections, e.opt.Machine.Files))
+	e.front.gate.SetLimit(maxConnections(g.Plan.Limits.MaxConnections, e.fileLimit.Load()))
 	e.memory.setBuffered(g.Plan.Limits.Buffered)
 	e.metrics.Change(g.Plan.Metrics.Codes == "exact", backendSeries(g.Plan))
 	e.front.detach(g.staged, e.gen.Load())
@@ -306,11 +312,12 @@ func (e *Engine) Start() {
 		p.startDiscovery()
 	}
 	e.memory.start()
-	e.ops.start()
 	e.front.start()
-	e.issued.manage(e.gen.Load().Plan)
 	e.state.Store(phaseServing)
+	e.ops.start() // last: a successor shares the socket that /readyz is asked at, and must not deny there what its predecessor affirms
+	e.issued.manage(e.gen.Load().Plan)
 	e.retirer.Go(e.keepState)
+	e.retirer.Go(e.watchFiles)
 	e.retirer.Go(e.rebalance)
 	e.log.Info("serving", "version", e.opt.Version, "generation", e.gen.Load().Number)
 	if e.opt.Load != nil {

@@ -42,6 +42,19 @@ func (r *events) add(e Event) {
 	}
 }
 
+// inherit puts what another process remembers before what is remembered here, in the
+// order of time, and numbers all of it anew. It is called before anybody reads.
+func (r *events) inherit(before []Event) {
+	all := append(slices.Clone(before), r.since(0)...)
+	slices.SortStableFunc(all, func(a, b Event) int { return a.At.Compare(b.At) })
+	r.mu.Lock()
+	r.n = 0
+	r.mu.Unlock()
+	for _, e := range all[max(len(all)-eventsKept, 0):] {
+		r.add(e)
+	}
+}
+
 // since returns the remembered events with at least that number, oldest first.
 func (r *events) since(seq uint64) []Event {
 	r.mu.Lock()

@@ -46,7 +46,7 @@ func newFront(e *Engine, plan *config.Plan) (*front, error) {
 	}
 	return &front{
 		e: e, parker: parker, tunnels: l7.NewTunnels(), relay: l4.NewRelay(func(v any) { e.bug("l4_loop", v) }), flows: l4.NewFlowRelay(func(v any) { e.bug("l4_flows", v) }), listeners: make(map[string]*liveListener),
-		gate: listen.NewGate(maxConnections(plan.Limits.MaxConnections, e.opt.Machine.Files)),
+		gate: listen.NewGate(maxConnections(plan.Limits.MaxConnections, e.fileLimit.Load())),
 	}, nil
 }
 

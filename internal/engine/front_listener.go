@@ -75,6 +75,7 @@ func (f *front) options(cfg *config.Listener) listen.Options {
 		Mute:      cfg.Sessions(), Packets: cfg.Datagrams(),
 		OnPanic: func(v any, stack []byte) { e.bugAt("connection", v, stack) },
 		Relieve: e.relief.one,
+		Files:   &e.files,
 		Short:   func() bool { return !e.memory.grow(roomConn) },
 	}
 	if p := &cfg.ProxyProtocol; p.On() {

@@ -131,7 +131,7 @@ func (d *driver) newTarget(b *balance.Backend) (*target, error) {
 	t := &target{address: u.Host, https: u.Scheme == "https" || u.Scheme == "grpcs", scheme: u.Scheme, learned: func(idle time.Duration) { d.sayLearned(b.ID(), idle) }}
 	set := d.set.Load()
 	opt := set.upstream(d.engine.names, t)
-	opt.Relieve = d.engine.relief.one
+	opt.Relieve, opt.Files = d.engine.relief.one, &d.engine.files
 	opt.HTTP2 = d.engine.streams
 	t.up = upstream.NewTarget(opt)
 	if speaksHTTP2(u.Scheme) || u.Scheme == "https" {

@@ -5,23 +5,35 @@ package engine
 import (
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weirlb/weir/balance"
 	"github.com/weirlb/weir/internal/clock"
+	"github.com/weirlb/weir/internal/netconn"
 )
 
 const (
-	reliefEvery = 100 * time.Millisecond // kept connections are looked for so often
-	reliefTold  = 10 * time.Second       // and it is said so often
+	reliefEvery   = 100 * time.Millisecond // connections that give way are looked for so often
+	reliefTold    = 10 * time.Second       // and it is said so often
+	reliefClients = 32                     // of clients are ended at a time
+	// reliefIdle is how long such a client has asked for nothing: the next request of one
+	// that asks all the time may be on its way.
+	reliefIdle = 5 * time.Second
 )
 
 // relief gives descriptors back when none is left but reserved ones: kept
-// connections to backends save a handshake each, and whoever has none cannot be
-// served at all. Its method may be called from anywhere.
+// connections to backends save a handshake each, idle clients can connect again, and
+// whoever has no connection cannot be served at all. Its method may be called from
+// anywhere.
 type relief struct {
 	log  *slog.Logger
 	thin func() int // closes some kept connections, and returns how many
+	// idle ends some clients on whose connections nothing is under way, and returns
+	// how many, and of how many of them the descriptor is free in a moment.
+	idle func(most int) (told, free int)
+
+	upstream, clients atomic.Uint64 // connections that gave way so far
 
 	mu     sync.Mutex // guards what follows
 	looked balance.Instant
@@ -35,17 +47,30 @@ func (r *relief) one() bool {
 	defer r.mu.Unlock()
 	now := clock.Now()
 	if r.looked == 0 || now.Sub(r.looked) >= reliefEvery {
-		r.looked, r.left = now, r.thin()
-		if r.left > 0 && (r.told == 0 || now.Sub(r.told) >= reliefTold) {
-			r.told = now
-			r.log.Warn("descriptors run short: connections kept to backends are closed to make room", "closed", r.left)
-		}
+		r.looked = now
+		r.look(now)
 	}
 	if r.left == 0 {
 		return false
 	}
 	r.left--
 	return true
+}
+
+// look makes room: by what is kept to backends and, where there is none of that, by
+// clients that ask for nothing. Called under mu.
+func (r *relief) look(now balance.Instant) {
+	kept, clients := r.thin(), 0
+	r.left = kept
+	if kept == 0 {
+		clients, r.left = r.idle(reliefClients)
+	}
+	r.upstream.Add(uint64(kept))
+	r.clients.Add(uint64(clients))
+	if kept+clients > 0 && (r.told == 0 || now.Sub(r.told) >= reliefTold) {
+		r.told = now
+		r.log.Warn("descriptors run short: connections on which nothing is under way are closed to make room", "to_backends", kept, "of_clients", clients)
+	}
 }
 
 // thinKept closes half of what is kept to each backend.
@@ -59,4 +84,20 @@ func (e *Engine) thinKept() (closed int) {
 		}
 	}
 	return closed
+}
+
+// endIdle ends clients that have asked for nothing for longest, of all listeners.
+func (e *Engine) endIdle(most int) (told, free int) {
+	x := netconn.Idlest{Most: most, Before: clock.Now().Add(-reliefIdle)}
+	for _, l := range e.front.ever() {
+		l.srv.h1.Idlest(&x)
+		l.srv.h2.Idlest(&x)
+	}
+	for _, i := range x.List() {
+		told++
+		if i.End() {
+			free++
+		}
+	}
+	return told, free
 }

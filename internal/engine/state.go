@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/weirlb/weir/internal/admin"
 	"github.com/weirlb/weir/internal/listen"
 	"github.com/weirlb/weir/pool"
 )
@@ -28,6 +29,9 @@ type State struct {
 	Taken      time.Time   `json:"taken"`          // when it was exported, by the wall clock
 	Generation uint64      `json:"generation,omitempty"`
 	Pools      []PoolState `json:"pools,omitempty"` // sorted by name
+	// Events are what the process remembers to have happened, the oldest first. They go
+	// from process to process; a file would be written anew for each.
+	Events []admin.Event `json:"events,omitempty"`
 	// Tickets are secrets: they go from process to process and into no file.
 	Tickets []TicketState `json:"tickets,omitempty"`
 }
@@ -88,6 +92,7 @@ func (e *Engine) ExportState() State {
 			s.Tickets = append(s.Tickets, TicketState{l.name, keys})
 		}
 	}
+	s.Events, _ = e.FollowEvents(0)
 	return s
 }
 
@@ -117,7 +122,7 @@ func DecodeState(text []byte) (State, error) {
 // forDisk returns the state without what is not to be written down: keys, and
 // who the clients were.
 func (s State) forDisk() State {
-	s.Tickets = nil
+	s.Tickets, s.Events = nil, nil
 	s.Pools = slices.Clone(s.Pools)
 	for i := range s.Pools {
 		s.Pools[i].Core = s.Pools[i].Core.WithoutClients()
@@ -163,6 +168,13 @@ func (e *Engine) restoreLocked(s *State) RestoreReport {
 				r.refuse("listener " + l.name + ": " + err.Error())
 			}
 		}
+	}
+	if len(s.Events) > 0 {
+		before := make([]Event, len(s.Events))
+		for i := range s.Events {
+			before[i] = Event(s.Events[i])
+		}
+		e.events.inherit(before)
 	}
 	e.renumber(s.Generation)
 	r.Generation = e.gen.Load().Number

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirlb/weir/internal/clock"
 	"github.com/weirlb/weir/internal/netconn"
 )
 
@@ -24,7 +25,7 @@ func TestIdlest(t *testing.T) {
 	busy := r.dial()
 	busy.send("GET /2 HTTP/1.1\r\n")
 	eventually(t, "three wait", func() bool { return s.Counts() == Counts{Active: 1, Parked: 3} })
-	x := netconn.Idlest{Most: 4}
+	x := netconn.Idlest{Most: 4, Before: clock.Now().Add(1)}
 	s.Idlest(&x)
 	if n := len(x.List()); n != 2 || x.List()[0].Since >= x.List()[1].Since {
 		t.Fatalf("%d are offered: %v", n, x.List())

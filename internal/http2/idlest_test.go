@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirlb/weir/internal/clock"
 	"github.com/weirlb/weir/internal/netconn"
 )
 
@@ -17,7 +18,7 @@ func TestIdlest(t *testing.T) {
 	play(t, s, func(p *peer) {
 		release = make(chan struct{})
 		idlest := func() []netconn.Idle {
-			x := netconn.Idlest{Most: 2}
+			x := netconn.Idlest{Most: 2, Before: clock.Now().Add(1)}
 			s.Idlest(&x)
 			return x.List()
 		}

@@ -18,17 +18,19 @@ type Idle struct {
 	End func() bool
 }
 
-// Idlest gathers those of many connections that have been idle for longest. Most is
-// set before the first Offer. It is for one goroutine at a time.
+// Idlest gathers those of many connections that have been idle for longest: at most
+// Most, and only such as have been so since Before. Both are set before the first
+// Offer. It is for one goroutine at a time.
 type Idlest struct {
-	Most int
-	list []Idle // the longest idle first
+	Most   int
+	Before balance.Instant
+	list   []Idle // the longest idle first
 }
 
 // Wants reports whether a connection would be kept: what it costs to describe
 // others is saved.
 func (x *Idlest) Wants(since balance.Instant) bool {
-	return len(x.list) < x.Most || x.Most > 0 && since < x.list[len(x.list)-1].Since
+	return since < x.Before && (len(x.list) < x.Most || x.Most > 0 && since < x.list[len(x.list)-1].Since)
 }
 
 // Offer keeps a connection if it is one of the idlest so far.

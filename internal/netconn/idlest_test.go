@@ -14,11 +14,13 @@ import (
 func TestIdlest(t *testing.T) {
 	dice := rand.New(rand.NewPCG(1, 2))
 	for n := range 40 {
-		x := Idlest{Most: n % 9}
+		x := Idlest{Most: n % 9, Before: 18}
 		var all []balance.Instant
 		for range n {
 			at := balance.Instant(dice.IntN(20))
-			all = append(all, at)
+			if at < x.Before {
+				all = append(all, at)
+			}
 			x.Offer(Idle{Since: at})
 		}
 		slices.Sort(all)
