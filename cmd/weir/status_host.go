@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -17,7 +18,7 @@ const endsSoon = 30 * 24 * time.Hour
 // printListener writes a listener in one line, and one for each certificate
 // that ends soon.
 func printListener(w io.Writer, l *admin.Listener) {
-	fmt.Fprintf(w, "listener %s on %s: %d connections", l.Name, strings.Join(l.Bind, ", "), l.Connections)
+	fmt.Fprintf(w, "listener %s on %s: %d connections", l.Name, cmp.Or(strings.Join(l.Bind, ", "), "no address (routes lead to it)"), l.Connections)
 	if l.AcceptQueue > 0 && l.AcceptQueueLimit > 0 {
 		fmt.Fprintf(w, ", %d more wait to be accepted, of at most %d", l.AcceptQueue, l.AcceptQueueLimit)
 	}
