@@ -74,7 +74,7 @@ func TestPostgresCancels(t *testing.T) {
 		ends(t, s, false)
 		r.record()
 	}
-	if r.px.asked.all != nil && len(r.px.asked.all) > 0 {
+	if len(r.px.asked.all) > 0 {
 		t.Error("sessions that have ended are still known")
 	}
 }
