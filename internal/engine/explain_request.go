@@ -117,7 +117,7 @@ func (x *explainer) choose(name string, u *asked) (*door, error) {
 func (d *door) takes(scheme string) bool {
 	switch scheme {
 	case "tcp":
-		return d.cfg.Sessions()
+		return d.cfg.Sessions() && !d.cfg.Datagrams()
 	case "udp":
 		return d.cfg.Protocol == "udp"
 	}

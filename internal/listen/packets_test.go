@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package listen
+
+import (
+	"errors"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// TestPackets: the sockets of one address are opened once, are nobody else's, and go
+// to another process together.
+func TestPackets(t *testing.T) {
+	s := NewSockets()
+	k, err := s.TakePackets("127.0.0.1:0", 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	where := k.Addr().String()
+	if n := len(k.Sockets().Descriptors()); n != 3 {
+		t.Errorf("%d sockets, want 3", n)
+	}
+	if _, err := net.ListenPacket("udp", where); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("somebody else binds it: %v", err)
+	}
+	other := NewSockets()
+	if _, err := other.TakePackets(where, 3); !errors.Is(err, syscall.EADDRINUSE) || !strings.HasPrefix(err.Error(), "bind "+where) {
+		t.Errorf("another weir takes it: %v", err)
+	}
+	if err := other.Check(PacketsBind(where), false); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("another weir may take it: %v", err)
+	}
+	if err := s.Check(PacketsBind(where), false); err != nil {
+		t.Errorf("this one may not: %v", err)
+	}
+	again, err := s.TakePackets(where, 1)
+	if err != nil || again.Sockets() != k.Sockets() {
+		t.Errorf("taken again: %v, %v", again, err)
+	}
+	ln, err := s.Take(where) // a port of TCP is another one
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = ln.Close()
+
+	handed, err := s.Hand()
+	if err != nil || len(handed) != 3 {
+		t.Fatalf("%d handed over, %v", len(handed), err)
+	}
+	next := NewSockets()
+	for _, h := range handed {
+		if h.Bind != PacketsBind("127.0.0.1:0") {
+			t.Errorf("handed as %s", h.Bind)
+		}
+		if err := next.Inherit(h.Bind, h.File); err != nil {
+			t.Fatal(err)
+		}
+	}
+	k.Close()
+	k.Close()
+	again.Close()
+	got, err := next.TakePackets(where, 1)
+	if err != nil || len(got.Sockets().Descriptors()) != 3 || got.Addr().String() != where {
+		t.Fatalf("inherited %v, %v", got, err)
+	}
+	if gone := next.Unclaimed(); len(gone) != 0 {
+		t.Errorf("unclaimed: %v", gone)
+	}
+	got.Close()
+	c, err := net.ListenPacket("udp", where)
+	if err != nil {
+		t.Fatalf("it is not free in the end: %v", err)
+	}
+	_ = c.Close()
+}
+
+// TestPacketsFromManager: a socket that came from outside is known by its name alone,
+// and closed when nobody takes it.
+func TestPacketsFromManager(t *testing.T) {
+	c, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	where := c.LocalAddr().String()
+	f, err := c.(*net.UDPConn).File()
+	_ = c.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := NewSockets()
+	if err := s.Inherit("systemd:dns", f); err != nil {
+		t.Fatal(err)
+	}
+	k, err := s.TakePackets("systemd:dns", 4)
+	if err != nil || k.Addr().String() != where || len(k.Sockets().Descriptors()) != 1 {
+		t.Fatalf("%v, %v", k, err)
+	}
+	k.Close() // as one that failed before it served: it can be taken again
+	if gone := s.Unclaimed(); len(gone) != 1 || gone[0] != "udp:systemd:dns" {
+		t.Errorf("unclaimed: %v", gone)
+	}
+	if _, err := s.TakePackets("systemd:dns", 1); err == nil || errors.Is(err, os.ErrClosed) {
+		t.Errorf("taken after it was closed: %v", err)
+	}
+	if _, err := s.TakePackets("127.0.0.256:1", 1); err == nil {
+		t.Error("an address that is none is bound")
+	}
+}
+
+// TestPacketsOverlap: a bind that becomes wider takes the address beside the one that
+// it replaces.
+func TestPacketsOverlap(t *testing.T) {
+	s := NewSockets()
+	k, err := s.TakePackets("127.0.0.1:0", 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(k.Addr().String())
+	wide, err := s.TakePackets(":"+port, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if wide.Sockets() == k.Sockets() {
+		t.Error("the wider one is the other")
+	}
+	k.Close()
+	wide.Close()
+}
