@@ -38,7 +38,8 @@ func newEvents() *cobra.Command {
 		Use:   "events",
 		Short: "Show what happened in a running weir: health, membership, reloads, upgrades",
 		Long: "Shows what a running weir remembers of what happened, the oldest first: changes of backends' states with their reasons, ejections,\n" +
-			"panics, overrides and drains, reloads, upgrades. With --follow it goes on with what happens, over restarts and upgrades of weir.\n" +
+			"panics, overrides and drains, reloads, upgrades. An upgrade hands them on; a restart forgets them (the log has them). What an\n" +
+			"old process does while it drains is in its log alone. With --follow it goes on with what happens, over restarts and upgrades.\n" +
 			"--json prints an object on a line for each.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
@@ -76,7 +77,7 @@ func newEvents() *cobra.Command {
 	f.BoolVarP(&follow, "follow", "f", false, "go on with what happens, until Ctrl-C")
 	f.StringVar(&want.pool, "pool", "", "of this pool only")
 	f.StringVar(&want.backend, "backend", "", "of this backend only, by its id")
-	f.StringVar(&since, "since", "", "only what is younger than this, such as 10m, or later than this, such as 2026-01-31T08:00:00Z")
+	f.StringVar(&since, "since", "", "only what happened in the last 10m, or since a time: 15:04 (today), 2026-01-31T08:00:00Z")
 	f.IntVar(&last, "last", 0, "at most so many of those that are remembered, the latest (default: all)")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	return c
@@ -87,6 +88,33 @@ type eventView struct {
 	w, errs io.Writer
 	want    eventFilter
 	json    bool
+	shown   shownEvents
+}
+
+// shownEvents are the last events that were shown, as many as weir remembers: a
+// process that took over from another one tells what that remembered, too.
+type shownEvents struct {
+	set   map[admin.Event]bool
+	order []admin.Event
+}
+
+const shownKept = 1024
+
+// again reports whether an event was shown before, by whatever number and process.
+func (s *shownEvents) again(e admin.Event) bool {
+	e.Seq, e.At = 0, e.At.UTC().Round(0)
+	if s.set[e] {
+		return true
+	}
+	if s.set == nil {
+		s.set = map[admin.Event]bool{}
+	}
+	if len(s.order) == shownKept {
+		delete(s.set, s.order[0])
+		s.order = s.order[1:]
+	}
+	s.set[e], s.order = true, append(s.order, e)
+	return false
 }
 
 // known says what is wrong with a pool that nothing is remembered of.
@@ -175,7 +203,7 @@ func (v *eventView) follow(ctx context.Context, client *admin.Client, from uint6
 			if missed > 0 {
 				_, _ = fmt.Fprintf(v.errs, "weir: %d events between these are forgotten\n", missed)
 			}
-			if e.Seq < from || !v.want.wants(&e) {
+			if e.Seq < from || !v.want.wants(&e) || v.shown.again(e) {
 				return nil
 			}
 			if err := v.show(&e); err != nil {

@@ -146,3 +146,26 @@ func TestParseSince(t *testing.T) {
 		}
 	}
 }
+
+// An event that another process tells again, under another number and in another
+// zone, is the same one; of a thousand later ones it is forgotten.
+func TestShownEvents(t *testing.T) {
+	var s shownEvents
+	e := admin.Event{Seq: 4, At: eventDay, Kind: "ejected", Pool: "app", Text: "ejected for 30s"}
+	if s.again(e) {
+		t.Error("it was never shown")
+	}
+	other := e
+	other.Seq, other.At = 900, e.At.In(time.FixedZone("there", 3600))
+	if !s.again(other) {
+		t.Error("it is shown twice")
+	}
+	for i := range shownKept {
+		if s.again(admin.Event{At: eventDay.Add(time.Duration(i+1) * time.Second)}) {
+			t.Fatal("another one is not shown")
+		}
+	}
+	if s.again(e) || len(s.set) != shownKept || len(s.order) != shownKept {
+		t.Errorf("%d are kept", len(s.set))
+	}
+}

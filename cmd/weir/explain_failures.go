@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -15,12 +16,15 @@ import (
 
 // failedRequest is what is shown of a line of the access log.
 type failedRequest struct {
-	Time    time.Time `json:"time"`
+	Time    time.Time `json:"time"` // of the beginning
 	Backend string    `json:"backend"`
 	Method  string    `json:"method"`
 	Host    string    `json:"host"`
 	Path    string    `json:"path"`
 	Status  int       `json:"status"`
+	GRPC    string    `json:"grpc_status"` // of a gRPC call
+	Proto   string    `json:"proto"`
+	Tunnel  bool      `json:"tunnel"`
 	Reason  string    `json:"reason"`
 	Sent    bool      `json:"sent"`
 	ID      string    `json:"request_id"`
@@ -32,10 +36,47 @@ type failedRequest struct {
 	} `json:"tried"`
 }
 
+// ended is when a request was over: of a tunnel that was cut nobody asks when it
+// began.
+func (r *failedRequest) ended() time.Time {
+	return r.Time.Add(time.Duration(r.Millis * float64(time.Millisecond)))
+}
+
+// outcome is what its client was told: a status of HTTP, of gRPC, whose calls have
+// 200 for nearly everything, or none in a protocol that has no statuses.
+func (r *failedRequest) outcome() string {
+	switch {
+	case r.GRPC == "none":
+		return "gRPC without a status"
+	case r.GRPC != "":
+		return "gRPC " + r.GRPC
+	case r.Status == 0:
+		return r.Proto
+	default:
+		return strconv.Itoa(r.Status)
+	}
+}
+
+// lasted is how long it took.
+func (r *failedRequest) lasted() string {
+	if r.Millis >= 10_000 || r.Tunnel {
+		return since(r.Millis / 1000)
+	}
+	return fmt.Sprintf("%.0fms", r.Millis)
+}
+
+// meaning is where the meaning of the reason is: of a tunnel some have another one.
+func (r *failedRequest) meaning(all map[string]admin.Meaning) string {
+	if of := r.Reason + admin.OfTunnel; r.Tunnel && r.Method != "" && all[of].What != "" {
+		return of
+	}
+	return r.Reason
+}
+
 // failureKind is what failures are counted by.
 type failureKind struct {
-	status          int
-	reason, backend string
+	outcome, reason, backend string
+	meaning                  string
 }
 
 // shownFailures is how many requests are shown one by one.
@@ -65,11 +106,11 @@ func youngFailures(f *admin.Failures, since time.Time) error {
 		pool := &f.Pools[i]
 		young := []json.RawMessage{}
 		for _, line := range pool.Requests {
-			var r struct{ Time time.Time }
+			var r failedRequest
 			if err := json.Unmarshal(line, &r); err != nil {
 				return err
 			}
-			if !r.Time.Before(since) {
+			if !r.ended().Before(since) {
 				young = append(young, line)
 			}
 		}
@@ -107,12 +148,13 @@ func (p *page) failuresOf(f *admin.PoolFailures, meanings map[string]admin.Meani
 			return
 		}
 		all = append(all, r)
-		k := failureKind{r.Status, r.Reason, r.Backend}
-		if counts[k]++; counts[k] == 1 || r.Time.Before(first[k]) {
-			first[k] = r.Time
+		k := failureKind{r.outcome(), r.Reason, r.Backend, r.meaning(meanings)}
+		at := r.ended()
+		if counts[k]++; counts[k] == 1 || at.Before(first[k]) {
+			first[k] = at
 		}
-		if r.Time.After(last[k]) {
-			last[k] = r.Time
+		if at.After(last[k]) {
+			last[k] = at
 		}
 	}
 	kinds := make([]failureKind, 0, len(counts))
@@ -120,10 +162,10 @@ func (p *page) failuresOf(f *admin.PoolFailures, meanings map[string]admin.Meani
 		kinds = append(kinds, k)
 	}
 	slices.SortFunc(kinds, func(a, b failureKind) int {
-		return cmp.Or(last[b].Truncate(time.Second).Compare(last[a].Truncate(time.Second)), cmp.Compare(counts[b], counts[a]), cmp.Compare(a.status, b.status), cmp.Compare(a.reason, b.reason), cmp.Compare(a.backend, b.backend))
+		return cmp.Or(last[b].Truncate(time.Second).Compare(last[a].Truncate(time.Second)), cmp.Compare(counts[b], counts[a]), cmp.Compare(a.outcome, b.outcome), cmp.Compare(a.reason, b.reason), cmp.Compare(a.backend, b.backend), cmp.Compare(a.meaning, b.meaning))
 	})
 	for _, k := range kinds {
-		head := fmt.Sprintf("%d x %d %s", counts[k], k.status, k.reason)
+		head := fmt.Sprintf("%d x %s %s", counts[k], k.outcome, k.reason)
 		if k.backend != "" {
 			head += " on " + k.backend
 		}
@@ -133,7 +175,7 @@ func (p *page) failuresOf(f *admin.PoolFailures, meanings map[string]admin.Meani
 		}
 		p.line("")
 		p.line("  %s", head)
-		if m := meanings[k.reason]; m.What != "" {
+		if m := meanings[k.meaning]; m.What != "" {
 			p.wrapped("      ", m.What)
 			p.wrapped("      look at: ", m.Look)
 		}
@@ -142,14 +184,19 @@ func (p *page) failuresOf(f *admin.PoolFailures, meanings map[string]admin.Meani
 		}
 	}
 	p.line("")
-	slices.SortStableFunc(all, func(a, b failedRequest) int { return b.Time.Compare(a.Time) })
+	slices.SortStableFunc(all, func(a, b failedRequest) int { return b.ended().Compare(a.ended()) })
 	for _, r := range all[:min(len(all), shownFailures)] {
-		sent := ""
-		if !r.Sent {
-			sent = ", nothing sent"
+		took := " " + r.lasted()
+		switch {
+		case r.Tunnel:
+			took = fmt.Sprintf(", ended after %s, begun %s", r.lasted(), p.clock(r.Time, "15:04:05"))
+		case !r.Sent:
+			took += ", nothing sent"
 		}
-		p.line("  %s %d %s %.0fms%s", p.clock(r.Time, "15:04:05.000"), r.Status, r.Reason, r.Millis, sent)
-		p.line("      %s %s%s", r.Method, r.Host, cut(r.Path, max(pageWidth-8-len(r.Method)-len(r.Host), 16)))
+		p.line("  %s %s %s%s", p.clock(r.ended(), "15:04:05.000"), r.outcome(), r.Reason, took)
+		if r.Method != "" {
+			p.line("      %s %s%s", r.Method, r.Host, cut(r.Path, max(pageWidth-8-len(r.Method)-len(r.Host), 16)))
+		}
 		var more []string
 		for _, t := range r.Tried {
 			more = append(more, "first "+t.Backend+" ("+t.Reason+")")

@@ -234,6 +234,8 @@ func (p *page) backends(e *admin.ExplainedPool) {
 	if left > 0 {
 		p.line("  and %d more with no greater chance (--json has them)", left)
 	}
+	p.line("")
+	p.wrapped("  ", "CHANCE is of getting such a request; SHARE is how much a backend takes of what the policy offers it, 1 unless it starts, returns, is full or out")
 }
 
 func (p *page) outcome(e *admin.ExplainedPool) {

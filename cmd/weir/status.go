@@ -86,6 +86,9 @@ func printStatus(w io.Writer, s *admin.Status, pools []admin.Pool, alone bool) e
 			printHistory(w, &pools[i])
 		}
 	}
+	if len(pools) > 0 {
+		fmt.Fprintf(w, "\nSHARE is how much a backend takes of what the policy offers it, not its part of the traffic.\n")
+	}
 	return nil
 }
 

@@ -67,7 +67,7 @@ func shown(m Model) string {
 
 func TestView(t *testing.T) {
 	const want = `weir 1.0  pid 7  serving for 1h  ready  generation 2  15 connections  10:01:50
-
+SHARE: how much a backend takes of what the policy offers it; of a pool: in flight of what it may have
 POOL/BACKEND   STATE        SHARE     REQ/S    ERR/S  FLIGHT  QUEUE      P50      P99  LAST EVENT
 app (p2c)      2/3 serve      50%       100      2.0       9      4
   10.0.0.1:80  healthy       100%        40        0       3           1.2ms   20.0ms

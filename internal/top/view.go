@@ -112,8 +112,14 @@ func (m Model) head() []Line {
 	if second.Text == "" {
 		second = m.news(s)
 	}
+	if second.Text == "" {
+		second.Text = shareLegend
+	}
 	return []Line{first, second}
 }
+
+// shareLegend keeps a column from being read as parts of the traffic.
+const shareLegend = "SHARE: how much a backend takes of what the policy offers it; of a pool: in flight of what it may have"
 
 // news is the most important of what is not about one pool.
 func (m Model) news(s *admin.Status) Line {
