@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -148,7 +149,10 @@ func (v *eventView) last(list []admin.Event, limit int) (wanted []admin.Event, f
 	return nil, list[len(list)-1].Seq + 1
 }
 
+// list shows events in the order of their times: that in which they were noted is
+// another one for what happens while a process starts.
 func (v *eventView) list(list []admin.Event) error {
+	slices.SortStableFunc(list, func(a, b admin.Event) int { return a.At.Compare(b.At) })
 	for i := range list {
 		if err := v.show(&list[i]); err != nil {
 			return err
