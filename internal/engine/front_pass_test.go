@@ -96,11 +96,10 @@ func announced(t *testing.T) string {
 				r := bufio.NewReaderSize(c, proxyproto.MaxV2)
 				var h proxyproto.Header
 				for n := proxyproto.MinLen; ; n = r.Buffered() + 1 {
-					b, err := r.Peek(n)
-					if err != nil {
+					if _, err := r.Peek(n); err != nil {
 						return
 					}
-					b, _ = r.Peek(r.Buffered())
+					b, _ := r.Peek(r.Buffered())
 					got, size, why := proxyproto.Parse(b)
 					if why == proxyproto.OK {
 						h = got
