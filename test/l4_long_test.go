@@ -6,6 +6,7 @@ package test
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -147,7 +148,7 @@ func slowTransfer(t *testing.T, size int64, perSecond int) {
 	r := bufio.NewReaderSize(c, 64<<10)
 	for {
 		n, err := io.CopyN(io.Discard, r, int64(perSecond/10))
-		if got += n; err == io.EOF {
+		if got += n; errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {
 			t.Fatalf("after %d bytes and %s: %v", got, time.Since(began), err)
