@@ -342,7 +342,6 @@ func TestChangeFails(t *testing.T) {
 	l := start(t, Options{Bind: []string{"127.0.0.1:0"}, Sockets: s}, named("x"))
 	free := "127.0.0.1:" + weirtest.FreePort(t)
 	for name, opt := range map[string]Options{
-		"nothing":         {},
 		"taken":           {Bind: []string{free, taken.Addr().String()}},
 		"no certificates": {Bind: []string{free}, TLS: &TLSOptions{}},
 	} {

@@ -144,7 +144,6 @@ func TestListenErrors(t *testing.T) {
 	l := start(t, Options{}, echoing)
 	taken := l.Addrs()[0].String()
 	for name, opt := range map[string]Options{
-		"nothing":         {},
 		"taken":           {Bind: []string{"127.0.0.1:0", taken}},
 		"no port":         {Bind: []string{"127.0.0.1"}},
 		"empty path":      {Bind: []string{"unix:"}},

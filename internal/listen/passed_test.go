@@ -30,7 +30,10 @@ func startPassing(t *testing.T, opt Options, handler func(*netconn.Conn, Info)) 
 	opt.TLS = &TLSOptions{Certificates: []CertFile{{cert, key}}, ReloadEvery: -1}
 	opt.OnShaken = func(bool, time.Duration) { p.shaken.Add(1) }
 	p.to = start(t, opt, nil)
+	ready := make(chan struct{}) // p.front is set
+	defer close(ready)
 	p.front = start(t, Options{Name: "front", Mute: true}, func(c *netconn.Conn, i Info) {
+		<-ready
 		first := make([]byte, 7)
 		n, err := io.ReadFull(c, first)
 		if err != nil {
