@@ -476,10 +476,7 @@ func (c *ClientConn) end(err error) {
 		_ = c.flushAll() // it is over either way
 	}
 	_ = c.nc.Close() // as above
-	c.flight.Wait()
-	c.mu.Lock()
-	c.releaseOutput()
-	c.mu.Unlock()
+	c.settle()
 }
 
 // over tells the owner, once, that no further stream can be opened.

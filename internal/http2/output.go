@@ -41,6 +41,7 @@ type output struct {
 	out        []byte  // waits to be written
 	box        *[]byte // what out came out of the pool in
 	writing    bool    // somebody is writing
+	sealed     bool    // the connection is closed: nobody else begins to write
 	stallBy    time.Duration
 	writeFault error
 	quiet      *sync.Cond // writing has become false
@@ -106,7 +107,7 @@ func (o *output) kick() {
 }
 
 func (o *output) kickLocked() {
-	if len(o.out) > 0 && !o.writing && o.writeFault == nil {
+	if len(o.out) > 0 && !o.writing && !o.sealed && o.writeFault == nil {
 		o.writing = true
 		o.busy.Add(1)
 		o.work(o.self)
@@ -133,7 +134,7 @@ func (o *output) flush(rounds int) {
 	runtime.Gosched()
 	o.lock.Lock()
 	for len(o.out) > 0 && o.writeFault == nil {
-		if rounds == 0 {
+		if rounds == 0 && !o.sealed {
 			o.busy.Add(1)
 			o.work(o.self)
 			o.lock.Unlock()
@@ -160,6 +161,19 @@ func (o *output) flush(rounds int) {
 	if err != nil {
 		o.lost(err)
 	}
+}
+
+// settle waits, once the connection is closed, for what runs on its behalf. From
+// then on nobody asks somebody else to write: who was counted before this wait
+// fails by himself.
+func (o *output) settle() {
+	o.lock.Lock()
+	o.sealed = true
+	o.lock.Unlock()
+	o.busy.Wait()
+	o.lock.Lock()
+	o.releaseOutput()
+	o.lock.Unlock()
 }
 
 // flushAll writes what has gathered and waits until it has left.

@@ -107,7 +107,7 @@ func (s *Server) Serve(nc *netconn.Conn, ahead []byte, info any) {
 		}
 		_ = nc.Reset() // nothing can be done about a failed reset
 		c.kill(errClosed)
-		c.serving.Wait()
+		c.settle()
 		s.panicked(v)
 	}()
 	c.serve(ahead)

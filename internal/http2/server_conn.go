@@ -327,10 +327,7 @@ func (c *conn) end(err error) {
 		c.goodbye()
 	}
 	c.nc.Close()
-	c.serving.Wait()
-	c.mu.Lock()
-	c.releaseOutput()
-	c.mu.Unlock()
+	c.settle()
 }
 
 // goodbyeTime bounds what a connection that is over may still take.
