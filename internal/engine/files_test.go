@@ -5,6 +5,7 @@ package engine
 import (
 	"bytes"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 
@@ -52,7 +53,7 @@ func TestReliefOrder(t *testing.T) {
 	for _, c := range []struct {
 		kept, clients int
 		want          []bool
-	}{{2, 5, []bool{true, true, false}}, {0, 4, []bool{true, true, false}}, {0, 0, []bool{false}}, {0, 1, []bool{false}}} {
+	}{{8, 5, slices.Repeat([]bool{true}, 8)}, {1, 2, []bool{true, true, false}}, {0, 4, []bool{true, true, false}}, {0, 0, []bool{false}}, {0, 1, []bool{false}}} {
 		kept, clients = c.kept, c.clients
 		again()
 		for i, want := range c.want {
@@ -61,7 +62,7 @@ func TestReliefOrder(t *testing.T) {
 			}
 		}
 	}
-	if u, n := r.upstream.Load(), r.clients.Load(); u != 2 || n != 5 {
+	if u, n := r.upstream.Load(), r.clients.Load(); u != 9 || n != 7 {
 		t.Errorf("counted %d and %d", u, n)
 	}
 	if n := strings.Count(log.String(), "descriptors run short"); n != 1 {

@@ -17,6 +17,7 @@ const (
 	reliefEvery   = 100 * time.Millisecond // connections that give way are looked for so often
 	reliefTold    = 10 * time.Second       // and it is said so often
 	reliefClients = 32                     // of clients are ended at a time
+	reliefEnough  = reliefClients / 4      // connections to backends that gave way are room for a while
 	// reliefIdle is how long such a client has asked for nothing: the next request of one
 	// that asks all the time may be on its way.
 	reliefIdle = 5 * time.Second
@@ -57,13 +58,16 @@ func (r *relief) one() bool {
 	return true
 }
 
-// look makes room: by what is kept to backends and, where there is none of that, by
-// clients that ask for nothing. Called under mu.
+// look makes room: by what is kept to backends and, where that is not much, by
+// clients that ask for nothing. Each request that gets through keeps a connection
+// again: without the second, one would come in with every look and no more. Called
+// under mu.
 func (r *relief) look(now balance.Instant) {
 	kept, clients := r.thin(), 0
 	r.left = kept
-	if kept == 0 {
-		clients, r.left = r.idle(reliefClients)
+	if kept < reliefEnough {
+		told, free := r.idle(reliefClients - kept)
+		clients, r.left = told, kept+free
 	}
 	r.upstream.Add(uint64(kept))
 	r.clients.Add(uint64(clients))
