@@ -134,11 +134,11 @@ func (p *page) failuresOf(f *admin.PoolFailures, meanings map[string]admin.Meani
 	if f.Pool == "" {
 		name = "Without a route"
 	}
-	since := ""
+	shown := "the last of them"
 	if !p.since.IsZero() {
-		since = " since " + p.clock(p.since, "15:04:05")
+		shown = fmt.Sprintf("of those that are remembered %d since %s", len(f.Requests), p.clock(p.since, "15:04:05"))
 	}
-	p.wrapped("", fmt.Sprintf("%s: %d failed, %d more failed by their clients; the last of them%s:", name, f.Failed, f.Faults, since))
+	p.wrapped("", fmt.Sprintf("%s: %d failed, %d more failed by their clients; %s:", name, f.Failed, f.Faults, shown))
 	counts, first, last := map[failureKind]int{}, map[failureKind]time.Time{}, map[failureKind]time.Time{}
 	var all []failedRequest
 	for _, line := range f.Requests {

@@ -43,6 +43,7 @@ func TestFailuresSince(t *testing.T) {
 	now := time.Date(2026, 1, 3, 0, 0, 5, 0, time.UTC)
 	for since, want := range map[time.Duration]string{
 		2 * time.Hour: "503 b, last at 2026-01-02 23:30:00\n",
+		3 * time.Hour: " remembered\n1 since 2026-01-02 21:00:05:\n",
 		time.Second:   "No request that is remembered has failed since 00:00:04.\n",
 	} {
 		var b strings.Builder
