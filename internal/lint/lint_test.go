@@ -201,6 +201,19 @@ func describe(found []lint.Finding) string {
 	return b.String()
 }
 
+// A tcp check that sends or reads sees more than the port, and of a UDP service the
+// port beside it is all there is.
+func TestCheckThatTalks(t *testing.T) {
+	for _, pool := range []string{
+		`backends: ["tcp://a:1", "tcp://b:1"], health: {active: {send: 'PING\r\n', body: PONG}}`,
+		`backends: ["tcp://a:1", "tcp://b:1"], health: {active: {send: 'PING\r\n'}}`,
+		`backends: ["tcp://a:1", "tcp://b:1"], health: {active: {body: ready}}`,
+	} {
+		quiet(t, "check_tcp", "listeners: {db: {bind: \":1\", protocol: tcp, pool: p}}\npools: {p: {"+pool+"}}\n")
+	}
+	quiet(t, "check_tcp", "listeners: {dns: {bind: \":53\", protocol: udp, pool: p}}\npools: {p: {backends: [\"udp://a:53\"], health: {active: {protocol: tcp}}}}\n")
+}
+
 // TestRuleTable holds the rules to what pages and configurations rely on.
 func TestRuleTable(t *testing.T) {
 	var names []string

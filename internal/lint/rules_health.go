@@ -31,10 +31,14 @@ var checkRules = []Rule{
 		Name: "check_tcp", Severity: Note,
 		Title: "Probes only see whether the port is open",
 		Why:   "The kernel accepts connections for a process that hangs, so a TCP check passes while nothing answers. It also cannot see that a backend is draining, so a deployment relies on connections being refused.",
-		Fix:   "Give health.active.path a readiness path: 200 while the backend wants work, 503 while it is starting or leaving.",
+		Fix:   "Give health.active.path a readiness path: 200 while the backend wants work, 503 while it is starting or leaving. Where the backend speaks no HTTP, let the check talk to it: `send: 'PING\\r\\n'` with `body: PONG`, or a `body` that its greeting holds.",
 		find: func(v *view) {
 			v.pools(func(p *config.Pool, at []string) {
-				if !p.Active.Off && p.Active.Protocol == "tcp" {
+				// A check that sends and reads sees more than the port; of UDP the port beside
+				// it is all there is to see.
+				asks := p.Active.Send != "" || p.Active.Body != ""
+				udp := slices.ContainsFunc(p.Backends, func(b config.Backend) bool { return schemeOf(&b) == "udp" })
+				if !p.Active.Off && p.Active.Protocol == "tcp" && !asks && !udp {
 					here := path(at, "health", "active", "path")
 					edits := []config.Edit{write(here, "/readyz")}
 					if proto := path(at, "health", "active", "protocol"); v.Outline.Has(proto...) {
