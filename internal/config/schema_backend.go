@@ -87,7 +87,7 @@ func parseURL(s string) (out, what, fix string) {
 		return "", quote(s) + " lacks a slash", "write " + before + "://" + after
 	}
 	if !ok {
-		return "", quote(s) + " has no scheme", "write http://" + strings.TrimLeft(s, "/") + " or https://..."
+		return "", quote(s) + " has no scheme", "write http://" + strings.TrimLeft(s, "/") + " or https://..., and tcp:// or udp:// for listeners of protocol tcp, sni or udp"
 	}
 	port := "80"
 	switch scheme = strings.ToLower(scheme); scheme {
