@@ -70,7 +70,20 @@ func (r *failedRequest) meaning(all map[string]admin.Meaning) string {
 	if of := r.Reason + admin.OfTunnel; r.Tunnel && r.Method != "" && all[of].What != "" {
 		return of
 	}
+	if strings.HasSuffix(r.Detail, streamEnded) {
+		return streamEnded
+	}
 	return r.Reason
+}
+
+// streamEnded is behind the detail of an answer that went on without end, such as
+// an event stream, and that weir ended, for a drain most often.
+const streamEnded = ": the stream was ended"
+
+// ofStream is the meaning of drain_cut then: no deadline of any length spares it.
+var ofStream = admin.Meaning{
+	What: "weir ended a stream that has no end of its own; detail says for what",
+	Look: "nothing: the client connects again, to another backend",
 }
 
 // failureKind is what failures are counted by.
@@ -175,7 +188,11 @@ func (p *page) failuresOf(f *admin.PoolFailures, meanings map[string]admin.Meani
 		}
 		p.line("")
 		p.line("  %s", head)
-		if m := meanings[k.meaning]; m.What != "" {
+		m := meanings[k.meaning]
+		if k.meaning == streamEnded {
+			m = ofStream
+		}
+		if m.What != "" {
 			p.wrapped("      ", m.What)
 			p.wrapped("      look at: ", m.Look)
 		}

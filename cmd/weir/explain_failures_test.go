@@ -62,9 +62,10 @@ func TestFailuresSince(t *testing.T) {
 // a tunnel when it ended, not when it began, with what its reason means of a tunnel.
 func TestFailuresOfOtherKinds(t *testing.T) {
 	f := &admin.Failures{
-		Pools: []admin.PoolFailures{{Pool: "app", Failed: 3, Requests: []json.RawMessage{
+		Pools: []admin.PoolFailures{{Pool: "app", Failed: 4, Requests: []json.RawMessage{
 			json.RawMessage(`{"time":"2026-01-02T10:00:00Z","status":200,"grpc_status":"UNAVAILABLE","reason":"connect_refused","backend":"b:1","proto":"HTTP/2","duration_ms":3,"path":"/a.B/C"}`),
 			json.RawMessage(`{"time":"2026-01-02T07:59:30Z","status":101,"reason":"drain_cut","backend":"b:1","proto":"HTTP/1.1","tunnel":true,"method":"GET","sent":true,"duration_ms":10830000,"detail":"drain: cut, the client did not answer the Close frame"}`),
+			json.RawMessage(`{"time":"2026-01-02T10:00:02Z","status":200,"reason":"drain_cut","backend":"b:3","proto":"HTTP/1.1","method":"GET","sent":true,"duration_ms":5,"detail":"drain: the stream was ended"}`),
 			json.RawMessage(`{"time":"2026-01-02T10:00:01Z","proto":"tcp","reason":"connect_refused","backend":"b:2","duration_ms":1}`),
 		}}},
 		Meanings: map[string]admin.Meaning{
@@ -77,6 +78,7 @@ func TestFailuresOfOtherKinds(t *testing.T) {
 	for _, want := range []string{
 		"1 x gRPC UNAVAILABLE connect_refused on b:1, last at 10:00:00\n", "10:00:00.003 gRPC UNAVAILABLE connect_refused 3ms, nothing sent\n",
 		"1 x tcp connect_refused on b:2", "1 x 101 drain_cut on b:1, last at 11:00:00\n", "look at: that side\n",
+		"look at: nothing: the client connects again",
 		"11:00:00.000 101 drain_cut, ended after 3h, begun 07:59:30\n",
 	} {
 		if !strings.Contains(b.String(), want) {

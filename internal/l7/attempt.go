@@ -287,7 +287,7 @@ func (e *exchange) next(f *Failure) pool.Decision {
 	case pool.BudgetEmpty:
 		e.rec.Detail, outcome = "retry budget empty", observe.RetryNoBudget
 	case pool.NotReplayable:
-		outcome = observe.RetryNotReplayable
+		e.rec.Detail, outcome = e.unrepeated(f), observe.RetryNotReplayable
 	case pool.TooLate:
 		e.rec.Detail, outcome = "too little time left for a retry", observe.RetryTooLate
 	case pool.RetriedBelow:
@@ -300,6 +300,25 @@ func (e *exchange) next(f *Failure) pool.Decision {
 		e.rt.PoolSeries.Retry(f.Reason, cause, outcome)
 	}
 	return d
+}
+
+// unrepeated says in a few words why what was sent is not sent again, behind what
+// the failure says itself.
+func (e *exchange) unrepeated(f *Failure) string {
+	why := "not repeated: its content was not kept, or not complete"
+	switch {
+	case e.repeatable():
+	case e.call.on:
+		why = "not repeated: the call may have been carried out"
+	case e.rt.IdempotencyKey == nil:
+		why = "not repeated: the method may not be sent twice"
+	default:
+		why = "not repeated: the method may not be sent twice without an Idempotency-Key"
+	}
+	if f.Detail == "" || f.Kind == pool.Success {
+		return why
+	}
+	return f.Detail + "; " + why
 }
 
 // letGo ends the attempt for the sake of another one.

@@ -56,8 +56,12 @@ type PoolFailures struct {
 	Missed uint64   // requests that failed while another was being noted; in neither
 }
 
-// Note remembers a record. It does not keep it.
+// Note remembers a record. It does not keep it. A tunnel that was closed in order
+// for a drain is none that failed.
 func (f *Failures) Note(r *Record) {
+	if r.Reason == message.DrainClosed {
+		return
+	}
 	p := f.pool(r.Pool)
 	if !p.mu.TryLock() {
 		p.missed.Add(1)

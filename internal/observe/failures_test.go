@@ -71,6 +71,7 @@ func TestFailuresBlameWhoFailed(t *testing.T) {
 		{message.ClientAbort, 200},
 		{message.WriteTimeout, 200},
 		{message.RateLimited, 429},
+		{message.DrainClosed, 101}, // as planned: nobody's
 	} {
 		f.Note(&Record{Pool: "app", Reason: c.reason, Status: c.status})
 	}
