@@ -13,7 +13,9 @@ import (
 type Gate struct {
 	most atomic.Int64
 	open atomic.Int64
-	room room
+	// flows are those of open that are flows of datagrams.
+	flows atomic.Int64
+	room  room
 }
 
 // NewGate returns a gate for at most n connections; 0 means no limit.
@@ -49,6 +51,19 @@ func (g *Gate) leave() {
 	g.open.Add(-1)
 	g.room.signal()
 }
+
+// enterFlow counts a flow. When halved is set it reports false, and counts nothing,
+// where all flows together have half of the places.
+func (g *Gate) enterFlow(halved bool) bool {
+	n := g.flows.Add(1)
+	if most := g.most.Load(); halved && most > 0 && n > max(most/2, 1) {
+		g.flows.Add(-1)
+		return false
+	}
+	return true
+}
+
+func (g *Gate) leaveFlow() { g.flows.Add(-1) }
 
 // room wakes accept loops that pause at a ceiling as soon as one connection
 // has gone.

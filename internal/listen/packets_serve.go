@@ -74,19 +74,20 @@ type Place struct {
 }
 
 // EnterFlow takes a place for a flow of datagrams, as one is taken for a connection,
-// or says why there is none. Where the listener has no ceiling of its own its flows
-// are half of what the process may have at most: they cost a sender nothing.
+// or says why there is none. A listener without a ceiling of its own gets none as long
+// as the flows of all listeners together are half of what the process may have: they
+// cost a sender nothing, and connections must stay possible.
 func (l *Listener) EnterFlow(client netip.Addr) (p Place, why Refusal, ok bool) {
 	set := l.set.Load()
 	if set.opt.Short != nil && set.opt.Short() {
 		return p, NoMemory, false
 	}
-	if set.opt.MaxConnections <= 0 {
-		if most := set.opt.Gate.Limit(); most > 0 && l.open.Load() >= max(int64(most)/2, 1) {
-			return p, ListenerLimit, false
-		}
+	if !set.opt.Gate.enterFlow(set.opt.MaxConnections <= 0) {
+		return p, ProcessLimit, false
 	}
-	why, p.Counted, ok = l.enter(set, client)
+	if why, p.Counted, ok = l.enter(set, client); !ok {
+		set.opt.Gate.leaveFlow()
+	}
 	p.Of = set
 	return p, why, ok
 }
@@ -97,6 +98,7 @@ func (l *Listener) LeaveFlow(client netip.Addr, p Place) {
 	if !ok {
 		set = l.set.Load()
 	}
+	set.opt.Gate.leaveFlow()
 	l.leave(set, client, p.Counted)
 }
 

@@ -5,6 +5,7 @@ package listen
 import (
 	"errors"
 	"net"
+	"net/netip"
 	"os"
 	"strings"
 	"syscall"
@@ -128,4 +129,46 @@ func TestPacketsOverlap(t *testing.T) {
 	}
 	k.Close()
 	wide.Close()
+}
+
+// TestPacketsLeaveRoom: the flows of all listeners together leave half of the process's
+// places to connections; who has a ceiling of its own has it.
+func TestPacketsLeaveRoom(t *testing.T) {
+	gate := NewGate(8)
+	newOne := func(most int) *Listener {
+		return start(t, Options{Gate: gate, MaxConnections: most}, echoing)
+	}
+	a, b, own := newOne(0), newOne(0), newOne(2)
+	client := netip.MustParseAddr("192.0.2.1")
+	enter := func(l *Listener, ok bool, want Refusal) Place {
+		t.Helper()
+		p, why, got := l.EnterFlow(client)
+		if got != ok || !ok && why != want {
+			t.Errorf("entered %v (%v), want %v (%v)", got, why, ok, want)
+		}
+		return p
+	}
+	var ofA []Place
+	for range 3 {
+		ofA = append(ofA, enter(a, true, 0))
+	}
+	ofB := enter(b, true, 0)
+	enter(b, false, ProcessLimit)
+	enter(a, false, ProcessLimit)
+	c := enter(own, true, 0)
+	d := enter(own, true, 0)
+	enter(own, false, ListenerLimit)
+	echo(t, dial(t, a), "connections are possible")
+	own.LeaveFlow(client, c)
+	own.LeaveFlow(client, d)
+	b.LeaveFlow(client, ofB)
+	ofB = enter(b, true, 0)
+	enter(b, false, ProcessLimit)
+	b.LeaveFlow(client, ofB)
+	for _, p := range ofA {
+		a.LeaveFlow(client, p)
+	}
+	if n := gate.flows.Load(); n != 0 {
+		t.Errorf("%d flows are counted that are no more", n)
+	}
 }
