@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/netip"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -94,6 +95,7 @@ type Flows struct {
 	drops   [drops]atomic.Uint64
 	said    atomic.Int64 // when a refusal was told last
 	stopped atomic.Bool  // takes no new ones
+	loose   loose
 
 	tap func(*observe.Record) // of tests; nil: nobody
 }
@@ -129,8 +131,8 @@ func (s *Flows) Counts() FlowCounts {
 }
 
 const (
-	// freshMost is how long a flow may be silent whose client has not come back after
-	// an answer: as long as Linux keeps one that it has seen nothing more of.
+	// freshMost is how long a flow may be silent that is not settled: as long as Linux
+	// keeps one that it has seen nothing more of.
 	freshMost = 30 * time.Second
 	// leavingMost is the same when no new flows are taken: whoever asked has got its
 	// answer by then, or asks again.
@@ -139,8 +141,7 @@ const (
 	sayEvery = time.Second
 )
 
-// freshFor is how long a flow of the route may be silent as long as its client has
-// not come back after an answer.
+// freshFor is how long a flow of the route may be silent as long as it is not settled.
 func (s *Flows) freshFor(rt *Route) time.Duration {
 	most := freshMost
 	if s.stopped.Load() {
@@ -245,6 +246,9 @@ func (f *Flow) judge(o over) (reason message.Reason, detail string) {
 type FlowRelay struct {
 	bug   func(v any)
 	plain bool // of tests: see flowLoop
+	// settle is how old a settled flow is at least.
+	settle time.Duration
+	loose  loose
 
 	mu     sync.Mutex // guards the rest
 	all    []*flowLoop
@@ -258,7 +262,7 @@ type FlowRelay struct {
 // NewFlowRelay returns a relay without loops. bug hears of what was recovered; it
 // may be called from any goroutine.
 func NewFlowRelay(bug func(v any)) *FlowRelay {
-	return &FlowRelay{bug: bug, groups: make(map[Group]*group)}
+	return &FlowRelay{bug: bug, settle: settledAfter, groups: make(map[Group]*group)}
 }
 
 // group is the ports of a Group.
@@ -279,7 +283,7 @@ func (r *FlowRelay) loops() ([]*flowLoop, error) {
 	}
 	var all []*flowLoop
 	for range runtime.GOMAXPROCS(0) {
-		l, err := newFlowLoop(r.bug, r.plain)
+		l, err := newFlowLoop(r.bug, r.plain, r.settle)
 		if err != nil {
 			for _, l := range all {
 				l.close()
@@ -287,6 +291,10 @@ func (r *FlowRelay) loops() ([]*flowLoop, error) {
 			return nil, err
 		}
 		all = append(all, l)
+	}
+	for i, l := range all {
+		others := slices.Concat(all[i+1:], all[:i])
+		l.ask(func() { l.others = others })
 	}
 	r.all = all
 	return all, nil

@@ -56,6 +56,7 @@ type Flow struct {
 	cut            bool                  // what is sent may be cut by the kernel
 	again          bool                  // on loop.again
 	asking         bool                  // what the client has sent last was not answered
+	returns        uint8                 // how often the client came back after an answer; settledReturns at most
 	until          balance.Instant       // it is to end, and waits so long for an answer; 0: it is not
 	given          bool                  // another process has it
 	wasSettled     bool                  // and where it was before
@@ -106,6 +107,35 @@ func (f *Flow) touch(now balance.Instant) {
 	if q := f.in; q != nil && q.last != f {
 		f.drop()
 		q.push(f)
+	}
+}
+
+const (
+	// settledReturns and settledAfter are what makes a client one that is where it says
+	// it is, as far as that can be known: a sender that does not see the answers has to
+	// guess when they come. The time is that after which Linux takes a flow for a
+	// stream (nf_conntrack_udp: 2 s).
+	settledReturns = 2
+	settledAfter   = 2 * time.Second
+)
+
+// settles notes that the client of an answered flow sends, and reports whether that
+// shows that it gets the answers: it came back after one answer, and after another, in
+// a flow that is old enough.
+func (f *Flow) settles(now balance.Instant, after time.Duration) bool {
+	if !f.asking && f.grams.out > 0 && f.returns < settledReturns {
+		f.returns++
+	}
+	return f.returns == settledReturns && now.Sub(f.began) >= after
+}
+
+// loosen counts a flow, that may be ended for others, where those are looked for; it
+// does nothing for the rest.
+func (f *Flow) loosen(by int64) {
+	if f.shelf.loose(f.in) {
+		f.own.loose.n.Add(by)
+		f.own.opt.Relay.loose.n.Add(by)
+		f.port.loop.loose.Add(by)
 	}
 }
 
@@ -195,7 +225,8 @@ func (l *flowLoop) begin(f *Flow, settled bool) {
 	if settled {
 		f.shelf.settled.push(f)
 	} else {
-		f.shelf.fresh.push(f)
+		f.shelf.unsettled(f).push(f)
+		f.loosen(1)
 	}
 	if rt.Total > 0 {
 		f.shelf.born.push(f)
@@ -204,38 +235,79 @@ func (l *flowLoop) begin(f *Flow, settled bool) {
 	f.own.opt.Sessions.Enter(f)
 }
 
-// admit takes a place for a flow. Where none is free the oldest one whose client has
-// not come back after an answer makes room.
+// admit takes a place for a flow. Where none is free one makes room that is not
+// settled: of the same listener, or, where the process is full, of any. When only
+// another loop has such a one, that is asked to end it, and who comes next finds room.
 func (l *flowLoop) admit(p *port, own *Flows, client netip.AddrPort) (Place, bool) {
 	for {
 		place, why := own.opt.Door.Enter(client.Addr())
 		switch why {
 		case Admitted:
 			return place, true
-		case FullListener, FullProcess:
+		case FullListener:
 			if l.evict(own) {
 				continue
 			}
+			l.evictElsewhere(own, &own.loose)
+		case FullProcess:
+			if l.evict(nil) {
+				continue
+			}
+			l.evictElsewhere(nil, &own.opt.Relay.loose)
 		}
 		own.opt.Door.Refuse(why)
 		return Place{}, false
 	}
 }
 
-// evict ends the flow that can best be done without.
+// evict ends the flow that can best be done without, of a listener; nil: of any.
 func (l *flowLoop) evict(own *Flows) bool {
-	var oldest *Flow
+	var spare *Flow
 	for _, s := range l.shelves {
-		if f := s.fresh.first; f != nil && s.own == own && (oldest == nil || f.last < oldest.last) {
-			oldest = f
+		if own != nil && s.own != own {
+			continue
+		}
+		if f := s.spare(l.now); f != nil && (spare == nil || f.sparedBefore(spare, l.now)) {
+			spare = f
 		}
 	}
-	if oldest == nil {
+	if spare == nil {
 		return false
 	}
-	own.evicted.Add(1)
-	l.finish(oldest, over{evicted: true})
+	spare.own.evicted.Add(1)
+	l.finish(spare, over{evicted: true})
 	return true
+}
+
+// loose counts flows that may be ended for others, on all loops, and says whether one
+// is asked for already. The zero value is none.
+type loose struct {
+	n      atomic.Int64
+	sought atomic.Bool
+}
+
+// evictElsewhere has another loop evict, unless none has what could be, or one is at
+// it: a flood of those that are refused asks once in a turn.
+func (l *flowLoop) evictElsewhere(own *Flows, among *loose) {
+	if among.n.Load() > 0 && among.sought.CompareAndSwap(false, true) {
+		seek(l.others, own, among)
+	}
+}
+
+// seek asks the first loop that may have one, which asks the next if it has not.
+func seek(loops []*flowLoop, own *Flows, among *loose) {
+	for i, l := range loops {
+		if l.loose.Load() > 0 && l.ask(func() {
+			if !l.paused && l.evict(own) {
+				among.sought.Store(false)
+			} else {
+				seek(loops[i+1:], own, among)
+			}
+		}) {
+			return
+		}
+	}
+	among.sought.Store(false)
 }
 
 // reach picks a backend and opens a socket to it, or to another one where that
@@ -413,6 +485,7 @@ func (l *flowLoop) finish(f *Flow, o over) {
 func (l *flowLoop) forget(f *Flow, o over) {
 	p, own := f.port, f.own
 	p.table.remove(f)
+	f.loosen(-1)
 	f.drop()
 	if f.rt.Total > 0 && !o.given {
 		f.shelf.born.remove(f)
@@ -509,6 +582,10 @@ func (l *flowLoop) answer(f *Flow, first, n int) {
 func (l *flowLoop) answered(f *Flow) {
 	f.kept = nil
 	f.answeredAfter = max(l.now.Sub(f.began), 1)
+	if f.in == &f.shelf.fresh {
+		f.drop()
+		f.shelf.answered.push(f)
+	}
 	f.lease.Report(pool.Outcome{
 		Now: l.now, Kind: pool.Success, Sent: true, FirstByte: f.answeredAfter, Total: f.answeredAfter,
 		Client: clientHash(address(f.key.client)),

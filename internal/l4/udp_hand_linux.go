@@ -139,6 +139,7 @@ func (r *FlowRelay) GiveAway(kept func(Group) bool) {
 // give takes a flow out of all that would end it.
 func (f *Flow) give() {
 	f.given, f.wasSettled = true, f.in == &f.shelf.settled
+	f.loosen(-1)
 	f.drop()
 	if f.rt.Total > 0 {
 		f.shelf.born.remove(f)
@@ -178,7 +179,8 @@ func (l *flowLoop) takeBack(p *port) (all []*Flow) {
 		if f.wasSettled {
 			f.shelf.settled.push(f)
 		} else {
-			f.shelf.fresh.push(f)
+			f.shelf.unsettled(f).push(f)
+			f.loosen(1)
 		}
 		if f.rt.Total > 0 {
 			f.shelf.born.push(f)

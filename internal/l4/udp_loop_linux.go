@@ -4,6 +4,7 @@ package l4
 
 import (
 	"fmt"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -18,8 +19,9 @@ import (
 // each loop, so that a flow is one loop's alone and nothing of it is locked.
 type flowLoop struct {
 	// Constant.
-	ep, bell int  // epoll instance, eventfd
-	plain    bool // without what the kernel offers to put datagrams together and to cut them apart
+	ep, bell int           // epoll instance, eventfd
+	plain    bool          // without what the kernel offers to put datagrams together and to cut them apart
+	settle   time.Duration // see Flow.settles
 	bug      func(v any)
 	done     chan struct{} // closed when the goroutine has ended
 
@@ -45,8 +47,10 @@ type flowLoop struct {
 	paused     bool // nothing is read
 	waitedOut  bool // for room to send, in this turn
 	req        balance.Request
+	others     []*flowLoop // of the relay, those after this one first
 
-	wake // shared with other goroutines
+	loose atomic.Int64 // flows that may be ended for others
+	wake               // shared with other goroutines
 }
 
 // flowSlot is the place of one flow or port, found by what epoll says. A slot is
@@ -59,7 +63,7 @@ type flowSlot struct {
 }
 
 // newFlowLoop opens a loop and starts it. Close it.
-func newFlowLoop(bug func(v any), plain bool) (*flowLoop, error) {
+func newFlowLoop(bug func(v any), plain bool, settle time.Duration) (*flowLoop, error) {
 	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("open an epoll instance: %w", err)
@@ -75,7 +79,7 @@ func newFlowLoop(bug func(v any), plain bool) (*flowLoop, error) {
 		return nil, fmt.Errorf("wait for an eventfd: %w", err)
 	}
 	l := &flowLoop{
-		ep: ep, bell: bell, plain: plain, bug: bug, done: make(chan struct{}), free: -1,
+		ep: ep, bell: bell, plain: plain, settle: settle, bug: bug, done: make(chan struct{}), free: -1,
 		up: newInbox(), down: newInbox(), shelfOf: make(map[*Route]*shelf),
 	}
 	l.wake.bell = bell
@@ -281,8 +285,10 @@ func (l *flowLoop) shelfFor(own *Flows, rt *Route) *shelf {
 func (l *flowLoop) expire() {
 	for i := 0; i < len(l.shelves); {
 		s := l.shelves[i]
-		for f := s.fresh.first; f != nil && f.last.Add(s.own.freshFor(s.rt)) <= l.now; f = s.fresh.first {
-			l.finish(f, over{idle: true})
+		for _, q := range [...]*queue{&s.fresh, &s.answered} {
+			for f := q.first; f != nil && f.last.Add(s.own.freshFor(s.rt)) <= l.now; f = q.first {
+				l.finish(f, over{idle: true})
+			}
 		}
 		for f := s.settled.first; f != nil && s.rt.Idle > 0 && f.last.Add(s.rt.Idle) <= l.now; f = s.settled.first {
 			l.finish(f, over{idle: true})

@@ -120,11 +120,12 @@ func bytesOf(v *unix.Iovec) []byte { return unsafe.Slice(v.Base, int(v.Len)) }
 // of several that are size long but for the last.
 func (l *flowLoop) pass(f *Flow, pieces []unix.Iovec, size int) {
 	f.touch(l.now)
-	f.asking = true
-	if f.grams.out > 0 && f.in == &f.shelf.fresh {
+	if f.in == &f.shelf.answered && f.settles(l.now, l.settle) {
+		f.loosen(-1)
 		f.drop()
-		f.shelf.settled.push(f) // the client has got an answer, and goes on
+		f.shelf.settled.push(f)
 	}
+	f.asking = true
 	if size > 0 {
 		if l.whole(f, pieces[0], size) {
 			return

@@ -34,7 +34,8 @@ type flowRig struct {
 
 	mu      sync.Mutex
 	rt      *Route
-	most    int // flows; 0: no bound
+	most    int       // flows; 0: no bound
+	full    Admission // what more of them hear; 0: FullListener
 	entered int
 	refused []Admission
 	targets []*upstream.Target
@@ -60,7 +61,8 @@ type flowSetup struct {
 	bind    string // 127.0.0.1 unless said
 	sockets int    // 2
 	plain   bool
-	expect  []FlowState // of another rig, whose sockets these are
+	settle  time.Duration // 0: settledAfter
+	expect  []FlowState   // of another rig, whose sockets these are
 }
 
 func newFlowRig(t *testing.T, addrs []string, edit func(*flowSetup)) *flowRig {
@@ -82,6 +84,9 @@ func newFlowRig(t *testing.T, addrs []string, edit func(*flowSetup)) *flowRig {
 	r.rt.Pool = r.pool
 	r.relay = NewFlowRelay(func(v any) { r.bug("loop", v) })
 	r.relay.plain = set.plain
+	if set.settle > 0 {
+		r.relay.settle = set.settle
+	}
 	r.s = NewFlows(FlowOptions{
 		Relay: r.relay, Sessions: flowRigSessions{r}, Door: r, Bug: r.bug,
 		Route: func() *Route {
@@ -222,7 +227,7 @@ func (r *flowRig) Enter(netip.Addr) (Place, Admission) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.most > 0 && r.entered >= r.most {
-		return Place{}, FullListener
+		return Place{}, max(r.full, FullListener)
 	}
 	r.entered++
 	return Place{}, Admitted

@@ -172,9 +172,9 @@ func (f *Flow) drop() {
 type shelf struct {
 	rt  *Route
 	own *Flows
-	// fresh are those whose client has not come back after an answer: whether it is
-	// where it says it is, is not known.
-	fresh queue
+	// fresh are those without an answer, answered those that have not talked for long
+	// enough since: whether their client is where it says it is, is not known.
+	fresh, answered queue
 	// settled are the others.
 	settled queue
 	born    ages // all, oldest first, where the route has a greatest age
@@ -208,8 +208,42 @@ func (a *ages) remove(f *Flow) {
 	f.older, f.younger = nil, nil
 }
 
-// next is when the first flow's time is over; 0: never. freshFor is how long those
-// of the fresh queue may be silent at most.
+// loose says whether flows of a queue of the shelf may be ended for others.
+func (s *shelf) loose(q *queue) bool { return q == &s.fresh || q == &s.answered }
+
+// unsettled is the queue of a flow that is not settled.
+func (s *shelf) unsettled(f *Flow) *queue {
+	if f.answeredAfter > 0 {
+		return &s.answered
+	}
+	return &s.fresh
+}
+
+// spare is the flow of the shelf that can best be done without; nil: none can.
+func (s *shelf) spare(now balance.Instant) *Flow {
+	a, b := s.fresh.first, s.answered.first
+	if a == nil || b != nil && b.sparedBefore(a, now) {
+		return b
+	}
+	return a
+}
+
+// sparedBefore orders the flows that may be ended for others. First come those whose
+// answer is overdue, then the others, and of each those that have been silent for
+// longest. Who waits for an answer that may be on its way is no worse than who has got
+// one: else whoever asks while the table is full would be ended by the next one.
+func (f *Flow) sparedBefore(o *Flow, now balance.Instant) bool {
+	if a, b := f.overdue(now), o.overdue(now); a != b {
+		return a
+	}
+	return f.last < o.last
+}
+
+func (f *Flow) overdue(now balance.Instant) bool {
+	return f.answeredAfter == 0 && now.Sub(f.last) >= answerMost
+}
+
+// next is when the first flow's time is over; 0: never.
 func (s *shelf) next() balance.Instant {
 	var t balance.Instant
 	earliest := func(at balance.Instant) {
@@ -217,8 +251,10 @@ func (s *shelf) next() balance.Instant {
 			t = at
 		}
 	}
-	if f := s.fresh.first; f != nil {
-		earliest(f.last.Add(s.own.freshFor(s.rt)))
+	for _, f := range [...]*Flow{s.fresh.first, s.answered.first} {
+		if f != nil {
+			earliest(f.last.Add(s.own.freshFor(s.rt)))
+		}
 	}
 	if f := s.settled.first; f != nil && s.rt.Idle > 0 {
 		earliest(f.last.Add(s.rt.Idle))

@@ -142,12 +142,11 @@ func TestFlowTimes(t *testing.T) {
 // TestFlowsAreBounded: clients that were never heard of again make room, the oldest
 // first; those that talk are not touched, however many come.
 func TestFlowsAreBounded(t *testing.T) {
-	r := newFlowRig(t, []string{replier(t, "b0")}, func(s *flowSetup) { s.most, s.sockets = 8, 1 })
+	r := newFlowRig(t, []string{replier(t, "b0")}, func(s *flowSetup) { s.most, s.sockets, s.settle = 8, 1, 1 })
 	var talk []*net.UDPConn
 	for range 4 {
 		c := r.client()
-		asks(t, c, "one")
-		asks(t, c, "two")
+		settle(t, c)
 		talk = append(talk, c)
 	}
 	for i := range 200 {
@@ -162,10 +161,8 @@ func TestFlowsAreBounded(t *testing.T) {
 	for _, c := range talk {
 		asks(t, c, "three")
 	}
-	for i := range 4 {
-		c := r.client()
-		asks(t, c, fmt.Sprint("settles ", i))
-		asks(t, c, "settled")
+	for range 4 {
+		settle(t, r.client())
 	}
 	_, _ = r.client().Write([]byte("no room"))
 	r.eventually("the last one is refused", func() bool {
@@ -269,7 +266,7 @@ func TestFlowEndsAfterAnswer(t *testing.T) {
 // TestFlowsGoToAnotherProcess: a second relay goes on with the flows of the first one,
 // with what had come meanwhile, and the first one can take them back.
 func TestFlowsGoToAnotherProcess(t *testing.T) {
-	r := newFlowRig(t, []string{replier(t, "b0"), replier(t, "b1")}, nil)
+	r := newFlowRig(t, []string{replier(t, "b0"), replier(t, "b1")}, func(s *flowSetup) { s.settle = 1 })
 	var all []net.Conn
 	with := map[net.Conn]string{}
 	for i := range 30 {
@@ -277,12 +274,22 @@ func TestFlowsGoToAnotherProcess(t *testing.T) {
 		all = append(all, c)
 		with[c] = asks(t, c, "one")
 		if i%2 == 0 {
+			asks(t, c, "two")
 			asks(t, c, "settled")
 		}
 	}
 	states := r.relay.Pause()
 	if len(states) != 30 {
 		t.Fatalf("%d flows, want 30", len(states))
+	}
+	settled := 0
+	for i := range states {
+		if states[i].Settled {
+			settled++
+		}
+	}
+	if settled != 15 {
+		t.Errorf("%d flows are handed over as settled, want 15", settled)
 	}
 	for _, c := range all {
 		_, _ = c.Write([]byte("meanwhile"))
