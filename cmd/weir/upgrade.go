@@ -62,6 +62,7 @@ func newUpgrade() *cobra.Command {
 			}
 			say("process %d, version %s, serves; process %d drains", u.PID, u.Version, u.Previous.PID)
 			if wait {
+				say("waiting for it, no longer than upgrade.deadline (15m unless set); Ctrl-C ends the waiting alone")
 				if err := waitPredecessor(cmd.Context(), client, &u, say); err != nil {
 					return err
 				}
@@ -74,7 +75,7 @@ func newUpgrade() *cobra.Command {
 	}
 	addAdminFlags(c, &opt)
 	c.Flags().StringVar(&binary, "binary", "", "binary to start instead; needs a token, or an admin address unix:/path")
-	c.Flags().BoolVar(&wait, "wait", false, "show progress until the old process has ended")
+	c.Flags().BoolVar(&wait, "wait", false, "show progress until the old process has ended, at upgrade.deadline at the latest; Ctrl-C ends the waiting alone")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c
 }
