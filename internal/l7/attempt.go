@@ -311,9 +311,11 @@ func (e *exchange) unrepeated(f *Failure) string {
 	case e.call.on:
 		why = "not repeated: the call may have been carried out"
 	case e.rt.IdempotencyKey == nil:
+		why = "not repeated: the method may not be sent twice without an Idempotency-Key"
+	case e.rt.IdempotencyKey.Name == "":
 		why = "not repeated: the method may not be sent twice"
 	default:
-		why = "not repeated: the method may not be sent twice without an Idempotency-Key"
+		why = "not repeated: the method may not be sent twice without " + e.rt.IdempotencyKey.Name
 	}
 	if f.Detail == "" || f.Kind == pool.Success {
 		return why
