@@ -10,13 +10,15 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/weirlb/weir/internal/weirtest"
 )
 
 // TestPackets: the sockets of one address are opened once, are nobody else's, and go
 // to another process together.
 func TestPackets(t *testing.T) {
-	s := NewSockets()
-	k, err := s.TakePackets("127.0.0.1:0", 3)
+	s, bind := NewSockets(), "127.0.0.1:"+weirtest.FreePort(t) // which no TCP socket has, either
+	k, err := s.TakePackets(bind, 3)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +55,7 @@ func TestPackets(t *testing.T) {
 	}
 	next := NewSockets()
 	for _, h := range handed {
-		if h.Bind != PacketsBind("127.0.0.1:0") {
+		if h.Bind != PacketsBind(bind) {
 			t.Errorf("handed as %s", h.Bind)
 		}
 		if err := next.Inherit(h.Bind, h.File); err != nil {
