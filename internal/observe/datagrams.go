@@ -18,7 +18,7 @@ type DropCount struct {
 var (
 	descDatagrams        = desc("weir_session_datagrams_total", "Datagrams of flows (UDP) that were passed on: in from clients, out to them.", "listener", "route", "pool", "backend", "direction")
 	descDatagramsDropped = desc("weir_datagrams_dropped_total", "Datagrams that went nowhere: overflow in the kernel's queue of the listener, refused without a place or a backend for their flow, unreachable, no_room in a socket that was sent to, too_big, truncated.", "listener", "reason")
-	descFlowsEvicted     = desc("weir_flows_evicted_total", "Flows that ended to make room, as their client had not come back after an answer.", "listener")
+	descFlowsEvicted     = desc("weir_flows_evicted_total", "Flows that ended to make room, as their client had not come back often enough to be known.", "listener")
 )
 
 // datagrams exposes what has become of a listener's datagrams; nil: it has none.
