@@ -4,6 +4,7 @@ package l4
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"syscall"
@@ -22,7 +23,9 @@ import (
 // and what it says is remembered until a call finds nothing more.
 type loop struct {
 	// Constant.
-	ep, bell int // epoll instance, eventfd
+	ep, bell int      // epoll instance, eventfd
+	file     *os.File // ep, as the runtime waits for it
+	read     func(func(uintptr) bool) error
 	bug      func(v any)
 	done     chan struct{} // closed when the goroutine has ended
 
@@ -34,6 +37,8 @@ type loop struct {
 	heap    netconn.Deadlines[*pair] // of those with a time
 	now     balance.Instant
 	noPipes balance.Instant // until when no pipe is asked for
+	ready   int             // events that the last wait has found
+	alarm   balance.Instant // when the wait ends at the latest; 0: never
 
 	mu     sync.Mutex // guards the rest, and pair.slot
 	slots  []slot
@@ -78,9 +83,32 @@ func newLoop(bug func(v any)) (*loop, error) {
 		return nil, fmt.Errorf("wait for an eventfd: %w", err)
 	}
 	l := &loop{ep: ep, bell: bell, bug: bug, done: make(chan struct{}), free: -1}
+	if err := l.open(); err != nil {
+		_ = unix.Close(bell)
+		return nil, err
+	}
 	l.heap = netconn.NewDeadlines(func(p *pair, place int32) { p.pos = place })
 	go l.run()
 	return l, nil
+}
+
+// open has the runtime wait for the epoll instance. On an error it is closed.
+func (l *loop) open() error {
+	if err := unix.SetNonblock(l.ep, true); err != nil { // else os.File does not ask the runtime's poller
+		_ = unix.Close(l.ep)
+		return fmt.Errorf("wait for an epoll instance: %w", err)
+	}
+	l.file = os.NewFile(uintptr(l.ep), "sessions")
+	raw, err := l.file.SyscallConn()
+	if err == nil {
+		err = l.file.SetReadDeadline(time.Time{}) // fails where the runtime cannot wait for it
+	}
+	if err != nil {
+		_ = l.file.Close()
+		return fmt.Errorf("wait for an epoll instance: %w", err)
+	}
+	l.read = raw.Read
+	return nil
 }
 
 // add takes a pair over; on an error it is the caller's still. Everything that
@@ -197,18 +225,21 @@ func (l *loop) run() {
 		}
 	}
 	_ = unix.Close(l.bell)
-	_ = unix.Close(l.ep)
+	_ = l.file.Close()
 }
 
 // turn waits for events and handles them. It reports false when the loop is
 // closed.
 func (l *loop) turn() bool {
 	defer l.caught(nil)
-	n := l.poll()
-	if n == 0 && len(l.again) == 0 {
-		if wait, ok := l.mayWait(); ok {
-			n = l.wait(wait)
-		}
+	n, wait, ok := 0, 0, false
+	if len(l.again) == 0 {
+		wait, ok = l.mayWait()
+	}
+	if ok {
+		n = l.wait(wait)
+	} else {
+		n = l.poll()
 	}
 	l.now = clock.Now()
 	told, closed := l.collect(n)
@@ -287,14 +318,36 @@ func (l *loop) poll() int {
 	return int(n)
 }
 
-// wait waits for events, at most so many milliseconds (-1: for ever). The
-// runtime may take the processor back meanwhile.
+// wait waits for events, at most so many milliseconds (-1: for ever), as a goroutine
+// waits for a socket. A blocking epoll_wait of its own would cost more: the runtime
+// takes its processor away after 20 us, looks that often whether there is another
+// one to be taken, and has to find one again afterwards.
 func (l *loop) wait(ms int) int {
-	n, _, errno := unix.Syscall6(unix.SYS_EPOLL_PWAIT, uintptr(l.ep), uintptr(unsafe.Pointer(&l.events)), uintptr(len(l.events)), uintptr(ms), 0, 0)
-	if errno != 0 {
-		return 0 // EINTR
+	if l.until != 0 && (l.alarm == 0 || l.until < l.alarm) {
+		l.setAlarm(l.until, time.Duration(ms)*time.Millisecond)
 	}
-	return int(n)
+	l.ready = 0
+	if err := l.read(l.look); err != nil { // the alarm
+		l.setAlarm(0, 0)
+	}
+	return l.ready
+}
+
+// setAlarm has waits end at a time. One that is too early costs a turn and is not
+// worth moving: times of idle sessions move with each byte.
+func (l *loop) setAlarm(t balance.Instant, in time.Duration) {
+	l.alarm = t
+	var at time.Time
+	if t != 0 {
+		at = time.Now().Add(in)
+	}
+	_ = l.file.SetReadDeadline(at) // open has seen that it works
+}
+
+// look asks for events, and reports that there are some.
+func (l *loop) look(uintptr) bool {
+	l.ready = l.poll()
+	return l.ready > 0
 }
 
 // collect finds the pairs that events belong to.
