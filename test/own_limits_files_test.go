@@ -159,6 +159,7 @@ pools:
 		if bad := count.bad(); bad != "" || count.total() < 80 {
 			t.Errorf("%s: %d requests, %s", path, count.total(), bad)
 		}
+		eventually(t, 5*time.Second, "the clients are gone", func() bool { return w.sum(t, "weir_connections", `listener="web"`) == 0 }) // else they are too many with the next
 	}
 	w.unharmed(t, "")
 	if !strings.Contains(w.out.String(), "descriptors run short") {
