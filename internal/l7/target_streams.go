@@ -33,14 +33,7 @@ func (h http2Target) Get(now balance.Instant, unsafe bool) Upstream {
 
 // Dial implements Target.
 func (h http2Target) Dial(now, deadline balance.Instant, abort <-chan struct{}) (Upstream, error) {
-	s, c, err := h.t.DialStream(now, deadline, abort, h.header)
-	switch {
-	case err != nil:
-		return nil, err
-	case c != nil:
-		return c, nil
-	}
-	return s, nil
+	return dialed(h.t.DialStream(now, deadline, abort, h.header))
 }
 
 // Put implements Target.
@@ -80,7 +73,12 @@ func (u upgradeTarget) Get(now balance.Instant, unsafe bool) Upstream {
 
 // Dial implements Target.
 func (u upgradeTarget) Dial(now, deadline balance.Instant, abort <-chan struct{}) (Upstream, error) {
-	s, c, err := u.t.DialUpgrade(now, deadline, abort, u.header)
+	return dialed(u.t.DialUpgrade(now, deadline, abort, u.header))
+}
+
+// dialed is what a dial has led to: a stream, or a connection where the backend
+// does not speak HTTP/2.
+func dialed(s *http2.ClientStream, c *upstream.Conn, err error) (Upstream, error) {
 	switch {
 	case err != nil:
 		return nil, err
