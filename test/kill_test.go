@@ -154,8 +154,14 @@ func TestUnreachableHost(t *testing.T) {
 	inNS := func(ns string, args ...string) *process {
 		return spawn(t, ip, append([]string{"netns", "exec", ns}, args...)...)
 	}
-	inNS(far, binary, "backend", "--listen", "10.77.0.2:9001", "--name", "far")
-	inNS(near, binary, "backend", "--listen", "127.0.0.1:9001", "--name", "near")
+	// Both are there before weir looks: who refuses its first probe is out for
+	// longer than this test takes.
+	for _, b := range []*process{
+		inNS(far, binary, "backend", "--listen", "10.77.0.2:9001", "--name", "far"),
+		inNS(near, binary, "backend", "--listen", "127.0.0.1:9001", "--name", "near"),
+	} {
+		eventually(t, 10*time.Second, "a backend listens", func() bool { return strings.Contains(b.out.String(), "listening on") })
+	}
 	dir := t.TempDir()
 	sock := filepath.Join(dir, "web.sock")
 	conf := filepath.Join(dir, "weir.yaml")
@@ -172,7 +178,7 @@ pools:
 	if err := os.WriteFile(conf, []byte(yaml), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	inNS(near, binary, "run", "-c", conf)
+	weir := inNS(near, binary, "run", "-c", conf)
 	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", sock)
 	}, MaxIdleConnsPerHost: 8}
@@ -188,7 +194,7 @@ pools:
 		defer resp.Body.Close()
 		got.add(fmt.Sprint(resp.StatusCode), resp.Header.Get("X-Served-By"), time.Since(begin))
 	}
-	eventually(t, 10*time.Second, "both answer", func() bool {
+	eventually(t, 10*time.Second, "weir answers", func() bool {
 		var one tally
 		get(&one)
 		return one.bad() == ""
@@ -211,13 +217,29 @@ pools:
 	if bad := warm.bad(); bad != "" {
 		t.Fatalf("before the fault: %s", bad)
 	}
+	for _, b := range []string{`"backend":"127.0.0.1:9001"`, `"backend":"10.77.0.2:9001"`} {
+		if !strings.Contains(weir.out.String(), b) {
+			t.Fatalf("before the fault no request went to %s", b)
+		}
+	}
 	// Frames for the far host go to a hardware address that nobody has.
 	run("-n", near, "neigh", "replace", "10.77.0.2", "lladdr", "02:00:00:00:00:99", "dev", "v0", "nud", "permanent")
 	load(&cold, 6*time.Second)
 	if bad := cold.bad(); bad != "" {
-		t.Errorf("of %d answers: %s", cold.total(), bad)
+		t.Errorf("of %d answers: %s\n%s", cold.total(), bad, grep(weir.out.String(), `"status":5`))
 	}
 	if limit := 2*time.Second + time.Second; cold.slow > limit {
 		t.Errorf("the slowest request took %s; connect timeout x attempts + 1 s = %s", cold.slow, limit)
 	}
+}
+
+// grep returns the lines of text that contain what is looked for.
+func grep(text, what string) string {
+	var found strings.Builder
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, what) {
+			found.WriteString(line)
+		}
+	}
+	return found.String()
 }
