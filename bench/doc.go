@@ -7,7 +7,7 @@
 //
 //	make bench                                # 9 rounds of everything
 //	go run ./bench -rounds 3 -cases plain,tls # a quick look
-//	go run ./bench -cases l4-many,l4-idle -proxies weir,weir-user # root beside an ordinary user
+//	go run ./bench -cases l4-many,l4-idle -proxies weir # root beside an ordinary user
 //
 // The configurations under config/ are committed with their reasons. Figures:
 // CPU (user and system, from /proc/PID/stat, children included) per request or

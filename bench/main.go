@@ -33,6 +33,8 @@ type benchCase struct {
 	metric string // the figure that ratios are printed for
 	logs   bool   // needs the lab with access logs on
 	once   bool   // memory: one measurement, not one a round
+	lacks  string // programs that cannot do it, between commas; they are left out
+	also   string // a program that is measured beside weir, wherever weir is
 	run    func(o *options, p *proxy) (result, error)
 }
 
@@ -59,25 +61,25 @@ var cases = []benchCase{
 		run: func(o *options, p *proxy) (result, error) {
 			return closedLoop(p, fmt.Sprintf("http://127.0.0.1:%d/1m", p.ports.plain), 16, o.seconds)
 		}},
-	{name: "l4", what: "kept sessions of TCP, 64, of 128 bytes each way", metric: "cpu_us_per_request",
+	{name: "l4", what: "kept sessions of TCP, 64, of 128 bytes each way", metric: "cpu_us_per_request", lacks: "caddy",
 		run: func(o *options, p *proxy) (result, error) {
 			return closedLoop(p, fmt.Sprintf("http://127.0.0.1:%d/", p.ports.l4), 64, o.seconds)
 		}},
-	{name: "l4-new", what: "a session of TCP for each exchange, 64 at once", metric: "cpu_us_per_request",
+	{name: "l4-new", what: "a session of TCP for each exchange, 64 at once", metric: "cpu_us_per_request", lacks: "caddy",
 		run: func(o *options, p *proxy) (result, error) {
 			return closedLoop(p, fmt.Sprintf("http://127.0.0.1:%d/", p.ports.l4), 64, o.seconds, "-H", "Connection: close")
 		}},
-	{name: "l4-bulk", what: "kept sessions of TCP, 16, answers of 1 MiB", metric: "cpu_s_per_gib",
+	{name: "l4-bulk", what: "kept sessions of TCP, 16, answers of 1 MiB", metric: "cpu_s_per_gib", lacks: "caddy",
 		run: func(o *options, p *proxy) (result, error) {
 			return closedLoop(p, fmt.Sprintf("http://127.0.0.1:%d/1m", p.ports.l4), 16, o.seconds)
 		}},
-	{name: "l4-many", what: "kept sessions of TCP, 1,000, answers of 1 MiB: as an ordinary user (weir-user), and as root", metric: "gib_per_s",
+	{name: "l4-many", what: "kept sessions of TCP, 1,000, answers of 1 MiB: as an ordinary user (weir-user), and as root", metric: "gib_per_s", lacks: "caddy", also: "weir-user",
 		run: func(o *options, p *proxy) (result, error) {
 			return closedLoop(p, fmt.Sprintf("http://127.0.0.1:%d/1m", p.ports.l4), 1000, o.seconds, "--timeout", "30s")
 		}},
-	{name: "udp", what: "flows of UDP, 64, of 128 bytes each way", metric: "cpu_us_per_packet",
+	{name: "udp", what: "flows of UDP, 64, of 128 bytes each way", metric: "cpu_us_per_packet", lacks: "haproxy,caddy",
 		run: func(o *options, p *proxy) (result, error) { return datagrams(p, 64, 128, false, o.seconds) }},
-	{name: "udp-new", what: "a flow of UDP for each exchange, 64 at once", metric: "cpu_us_per_packet",
+	{name: "udp-new", what: "a flow of UDP for each exchange, 64 at once", metric: "cpu_us_per_packet", lacks: "haproxy,caddy",
 		run: func(o *options, p *proxy) (result, error) { return datagrams(p, 64, 128, true, o.seconds) }},
 	{name: "rate", what: "HTTP/1.1 at a fixed rate over 64 connections", metric: "p99_ms",
 		run: func(o *options, p *proxy) (result, error) {
@@ -99,7 +101,7 @@ var cases = []benchCase{
 		run: func(o *options, p *proxy) (result, error) {
 			return idle(p, func() (io.Closer, error) { return http2Client(p.at(p.ports.tls)) }, o.idle*2/5, 20*time.Second)
 		}},
-	{name: "l4-idle", what: "idle sessions of TCP", metric: "kib_per_client", once: true,
+	{name: "l4-idle", what: "idle sessions of TCP", metric: "kib_per_client", once: true, lacks: "caddy", also: "weir-user",
 		run: func(o *options, p *proxy) (result, error) {
 			n := o.sessions
 			if p.name != "weir" && p.name != "weir-user" { // their limits of connections are those of the other cases
@@ -117,8 +119,8 @@ func main() {
 	var o options
 	flag.IntVar(&o.rounds, "rounds", 9, "rounds of alternation")
 	flag.DurationVar(&o.seconds, "seconds", 4*time.Second, "length of one measurement (whole seconds)")
-	flag.StringVar(&o.cases, "cases", "plain,tls,h2,grpc,handshake,bulk,l4,l4-new,l4-bulk,l4-many,rate,logs,idle,idle-tls,idle-h2,idle-ws,l4-idle", "what to measure")
-	flag.StringVar(&o.proxies, "proxies", "weir,nginx,haproxy,caddy", "which programs")
+	flag.StringVar(&o.cases, "cases", "plain,tls,h2,grpc,handshake,bulk,l4,l4-new,l4-bulk,l4-many,udp,udp-new,rate,logs,idle,idle-tls,idle-h2,idle-ws,l4-idle", "what to measure")
+	flag.StringVar(&o.proxies, "proxies", "weir,nginx,haproxy,caddy", "which programs, each in the cases that it can do")
 	flag.IntVar(&o.rate, "rate", 8000, "requests per second of the fixed-rate case")
 	flag.IntVar(&o.idle, "idle", 5000, "clients of the idle case")
 	flag.IntVar(&o.sessions, "sessions", 8000, "sessions of the l4-idle case")
@@ -143,6 +145,17 @@ type report struct {
 	Seconds  float64
 	// Figures by case, proxy, figure: one value a round.
 	Figures map[string]map[string]map[string]sample
+}
+
+// among returns the programs of a case, of those that are asked for.
+func (c *benchCase) among(names []string) []string {
+	out := slices.DeleteFunc(slices.Clone(names), func(n string) bool {
+		return slices.Contains(strings.Split(c.lacks, ","), n)
+	})
+	if i := slices.Index(out, "weir"); i >= 0 && c.also != "" && !slices.Contains(out, c.also) {
+		out = slices.Insert(out, i+1, c.also)
+	}
+	return out
 }
 
 func run(o *options, w io.Writer) error {
@@ -193,7 +206,7 @@ func (o *options) lab(rep *report, names []string, logs bool, w io.Writer) error
 		// Alternation round by round; a process is started once a case, so that a
 		// case does not inherit another's memory.
 		var ps []*proxy
-		for _, n := range names {
+		for _, n := range c.among(names) {
 			p, err := l.start(n)
 			if err != nil {
 				return err
@@ -247,6 +260,7 @@ func (rep *report) print(w io.Writer, names []string) {
 			continue
 		}
 		fmt.Fprintf(w, "\n%s: %s\n", c.name, c.what)
+		names := c.among(names)
 		for _, n := range names {
 			fmt.Fprintf(w, "  %-8s", n)
 			for _, k := range sortedKeys(figs[n]) {
@@ -273,7 +287,7 @@ func sortedKeys(m map[string]sample) []string {
 
 func brief(r result) string {
 	var b strings.Builder
-	for _, k := range []string{"cpu_us_per_request", "cpu_us_per_handshake", "user_us", "cpu_s_per_gib", "requests_per_s", "gib_per_s", "p50_ms", "p99_ms", "kib_per_client", "files_per_client"} {
+	for _, k := range []string{"cpu_us_per_request", "cpu_us_per_handshake", "cpu_us_per_packet", "user_us", "cpu_s_per_gib", "requests_per_s", "gib_per_s", "p50_ms", "p99_ms", "kib_per_client", "files_per_client"} {
 		if v, ok := r[k]; ok {
 			fmt.Fprintf(&b, " %s=%.4g", k, v)
 		}
