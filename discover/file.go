@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"syscall"
 	"time"
 )
 
@@ -67,7 +68,8 @@ func (s *File) Run(ctx context.Context, report func(Finding)) error {
 
 // read reads the file. info is nil unless it will tell of the next change.
 func (s *File) read() (f Finding, info os.FileInfo) {
-	file, err := os.Open(s.Path)
+	// Without waiting for a writer, if it is a pipe: whoever ends Run waits for it.
+	file, err := os.OpenFile(s.Path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return Finding{Err: plainPath(err)}, nil
 	}

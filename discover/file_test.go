@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -145,5 +146,26 @@ func TestStatic(t *testing.T) {
 	}
 	if f := <-watch(t, Static(nil)); !errors.Is(f.Err, ErrEmpty) {
 		t.Errorf("%+v", f)
+	}
+}
+
+// TestFileIsAPipe: a pipe in the place of a file costs an error and holds nobody up.
+func TestFileIsAPipe(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "list")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Skip(err)
+	}
+	found := watch(t, &File{Path: path, Parse: parseWords})
+	select {
+	case f := <-found:
+		if f.Err == nil || !strings.Contains(f.Err.Error(), "not a regular file") {
+			t.Errorf("%+v", f)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("nothing is reported")
+		if f, err := os.OpenFile(path, os.O_RDWR, 0); err == nil { // lets it go on
+			time.Sleep(100 * time.Millisecond)
+			_ = f.Close()
+		}
 	}
 }
