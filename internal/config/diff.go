@@ -49,13 +49,40 @@ func (c Change) String() string {
 // are masked. File names and positions do not count.
 func Diff(old, next *Plan) []Change {
 	d := &differ{mask: next.mask()}
-	before := &node{kind: mapping}
+	before := side{full: &node{kind: mapping}}
 	if old != nil {
-		before = old.tree()
+		before = old.side()
 		d.mask.values = append(slices.Clone(d.mask.values), old.secrets...)
 	}
-	d.mapping("", before, next.tree())
+	d.mapping("", before, next.side())
 	return d.out
+}
+
+// side is a piece of one of the plans: with all that is in force, which is compared,
+// and without what stands at its default, which is shown. short is nil where nothing
+// is beside the defaults.
+type side struct{ full, short *node }
+
+func (p *Plan) side() side {
+	ref := defaultsOf(planFields)
+	return side{p.tree(), writeBlock(&writer{plan: p}, printOrder(), p, &ref)}
+}
+
+// below returns the piece behind a key.
+func (s side) below(p *pair) side {
+	out := side{full: p.value}
+	if q := s.short.get(p.key.text); q != nil {
+		out.short = q.value
+	}
+	return out
+}
+
+// told is what is shown of a piece as a whole.
+func (s side) told() *node {
+	if s.short != nil {
+		return s.short
+	}
+	return s.full
 }
 
 // tree returns every key that has a value.
@@ -78,49 +105,49 @@ func (d *differ) add(op, path, old, next string) {
 
 // mapping compares key by key: what is in the new one in its order, then what is
 // gone.
-func (d *differ) mapping(path string, old, next *node) {
-	for _, p := range next.pairs {
+func (d *differ) mapping(path string, old, next side) {
+	for i := range next.full.pairs {
+		p := &next.full.pairs[i]
 		at := join(path, p.key.text)
-		was := old.get(p.key.text)
+		was := old.full.get(p.key.text)
 		if was == nil {
-			d.came(at, p.value)
+			d.came(at, next.below(p))
 			continue
 		}
-		d.value(at, was.value, p.value)
+		d.value(at, old.below(was), next.below(p))
 	}
-	for _, p := range old.pairs {
-		if next.get(p.key.text) == nil {
-			d.went(join(path, p.key.text), p.value)
+	for i := range old.full.pairs {
+		if p := &old.full.pairs[i]; next.full.get(p.key.text) == nil {
+			d.add(Removed, join(path, p.key.text), d.shown(join(path, p.key.text), old.below(p).told()), "")
 		}
 	}
 }
 
-func (d *differ) value(path string, old, next *node) {
-	switch {
-	case old.kind == mapping && next.kind == mapping:
+func (d *differ) value(path string, old, next side) {
+	switch a, b := old.full, next.full; {
+	case a.kind == mapping && b.kind == mapping:
 		d.mapping(path, old, next)
-	case old.kind == list && next.kind == list:
-		d.list(path, old, next)
+	case a.kind == list && b.kind == list:
+		d.list(path, a, b)
 	default:
-		if a, b := plainText(old), plainText(next); a != b {
-			d.add(Changed, path, d.shown(path, old), d.shown(path, next))
+		if plainText(a) != plainText(b) {
+			d.add(Changed, path, d.shown(path, old.told()), d.shown(path, next.told()))
 		}
 	}
 }
 
 // came tells of a key or an item that is new. Blocks of the top two levels are
 // told of as a whole, with what is worth knowing below them.
-func (d *differ) came(path string, n *node) {
-	if strings.Contains(path, ".") || n.kind != mapping {
-		d.add(Added, path, "", d.shown(path, n))
+func (d *differ) came(path string, n side) {
+	if strings.Contains(path, ".") || n.full.kind != mapping {
+		d.add(Added, path, "", d.shown(path, n.told()))
 		return
 	}
-	for _, p := range n.pairs {
-		d.came(join(path, p.key.text), p.value)
+	for i := range n.full.pairs {
+		p := &n.full.pairs[i]
+		d.came(join(path, p.key.text), n.below(p))
 	}
 }
-
-func (d *differ) went(path string, n *node) { d.add(Removed, path, d.shown(path, n), "") }
 
 // list compares lists by what identifies their items.
 func (d *differ) list(path string, old, next *node) {
@@ -140,7 +167,7 @@ func (d *differ) list(path string, old, next *node) {
 		}
 		kept = append(kept, name)
 		if plainText(before) != plainText(item) {
-			d.value(path+d.label(item), before, item)
+			d.value(path+d.label(item), side{full: before}, side{full: item})
 		}
 	}
 	i := 0
@@ -200,18 +227,40 @@ func detail(n *node) string {
 	return strings.Join(parts, ", ")
 }
 
-// shown prints a node in one line, secrets masked.
+// shown prints a node in one line, secrets masked. Of what is long, such as a pool
+// of a thousand backends, lists are told by their length.
 func (d *differ) shown(path string, n *node) string {
-	const most = 160
+	const most = 400
 	parent := path
 	if i := strings.LastIndexByte(path, '.'); i >= 0 {
 		parent = path[:i]
 	}
-	text := plainText(d.mask.node(n, holdsFields(parent), path[strings.LastIndexByte(path, '.')+1:]))
+	n = d.mask.node(n, holdsFields(parent), path[strings.LastIndexByte(path, '.')+1:])
+	text := plainText(n)
+	if len(text) > most {
+		text = plainText(counted(n))
+	}
 	if len(text) > most {
 		text = strings.ToValidUTF8(text[:most], "") + "..."
 	}
 	return text
+}
+
+// counted is a node in which lists of more than a few items are their number.
+func counted(n *node) *node {
+	const few = 2
+	switch {
+	case n.kind == list && len(n.items) > few:
+		return textNode(itoa(len(n.items)) + " items")
+	case n.kind == mapping:
+		out := *n
+		out.pairs = make([]pair, len(n.pairs))
+		for i, p := range n.pairs {
+			out.pairs[i] = pair{p.key, counted(p.value)}
+		}
+		return &out
+	}
+	return n
 }
 
 // plainText prints a node in one line.

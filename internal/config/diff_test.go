@@ -3,6 +3,7 @@
 package config
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -67,5 +68,39 @@ func TestDiff(t *testing.T) {
 				t.Errorf("differences: %s", strings.Join(lines, "\n"))
 			}
 		})
+	}
+}
+
+// What comes or goes as a whole is told by what somebody wrote, not by the defaults
+// around it, and however large it is by what is in it.
+func TestDiffTellsWhatWasWritten(t *testing.T) {
+	more := diffBase + "  many: {backends: [" + strings.TrimSuffix(strings.Repeat(`"http://10.1.0.X:80", `, 50), ", ") + "]}\n"
+	for i := range 50 {
+		more = strings.Replace(more, "10.1.0.X", "10.1.0."+itoa(i), 1)
+	}
+	more = strings.Replace(more, "pools:\n", `  db: {bind: "127.0.0.1:5432", protocol: tcp, timeouts: {idle: 8h}, pool: sql}`+"\npools:\n"+`  sql: {backends: ["tcp://10.0.0.9:5432"], on_broken: close}`+"\n", 1)
+	for _, c := range []struct {
+		from, to, sign string
+	}{{diffBase, more, "+ "}, {more, diffBase, "- "}} {
+		got := map[string]bool{}
+		for _, g := range Diff(planOf(t, c.from), planOf(t, c.to)) {
+			got[g.String()] = true
+		}
+		for _, want := range []string{
+			"listeners.db: {bind: 127.0.0.1:5432, protocol: tcp, timeouts: {idle: 8h}, pool: sql}",
+			"pools.sql: {backends: [tcp://10.0.0.9:5432], on_broken: close}",
+			"pools.many: {backends: 50 items}",
+		} {
+			if !got[c.sign+want] {
+				t.Errorf("%q is not among %v", c.sign+want, slices.Sorted(maps.Keys(got)))
+			}
+		}
+		if len(got) != 3 {
+			t.Errorf("%d changes", len(got))
+		}
+	}
+	secret := strings.Replace(diffBase, "pools:\n", `  two: {bind: "127.0.0.1:81", routes: [{pool: app, request_headers: {set: {X-Api-Key: hunter2}}}]}`+"\npools:\n", 1)
+	if got := Diff(planOf(t, diffBase), planOf(t, secret)); len(got) != 1 || strings.Contains(got[0].String(), "hunter") || !strings.Contains(got[0].String(), "X-Api-Key: ***") {
+		t.Errorf("%v", got)
 	}
 }
