@@ -4,6 +4,7 @@ package observe
 
 import (
 	"bytes"
+	"encoding/json"
 	"slices"
 	"strings"
 	"sync"
@@ -44,7 +45,8 @@ type poolFailures struct {
 type failureRing struct {
 	lines [][]byte
 	most  int
-	n     uint64
+	at    int    // the oldest line, once there are most of them
+	n     uint64 // lines so far, those of processes before included
 }
 
 // PoolFailures is what is remembered of one pool.
@@ -119,8 +121,9 @@ func (r *failureRing) add(line []byte) {
 	if len(r.lines) < r.most {
 		r.lines = append(r.lines, slices.Clone(line))
 	} else {
-		at := &r.lines[r.n%uint64(r.most)]
+		at := &r.lines[r.at]
 		*at = append((*at)[:0], line...)
+		r.at = (r.at + 1) % r.most
 	}
 	r.n++
 }
@@ -129,11 +132,7 @@ func (r *failureRing) add(line []byte) {
 func (r *failureRing) last() [][]byte {
 	var out [][]byte
 	for i := range r.lines {
-		at := i
-		if len(r.lines) == r.most {
-			at = int((r.n + uint64(i)) % uint64(r.most))
-		}
-		out = append(out, slices.Clone(r.lines[at]))
+		out = append(out, slices.Clone(r.lines[(r.at+i)%len(r.lines)]))
 	}
 	return out
 }
@@ -159,6 +158,84 @@ func (f *Failures) Last(pool string) []PoolFailures {
 	}
 	slices.SortFunc(out, func(a, b PoolFailures) int { return strings.Compare(a.Pool, b.Pool) })
 	return out
+}
+
+// KeptFailures are those of one pool, for another process.
+type KeptFailures struct {
+	Pool        string            `json:"pool"`
+	Failed      uint64            `json:"failed"` // as PoolFailures has them
+	Faults      uint64            `json:"faults"`
+	Missed      uint64            `json:"missed,omitempty"`
+	FailedLines []json.RawMessage `json:"failed_lines,omitempty"` // oldest first
+	FaultLines  []json.RawMessage `json:"fault_lines,omitempty"`
+}
+
+// Export returns what is remembered, sorted by pool, for Import. Lines of no more
+// than most bytes in all are in it: of each pool the oldest are left out, those of
+// clients' own faults first.
+func (f *Failures) Export(most int) []KeptFailures {
+	var out []KeptFailures
+	f.pools.Range(func(k, v any) bool {
+		p := v.(*poolFailures)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		out = append(out, KeptFailures{
+			Pool: k.(string), Failed: p.failed.n, Faults: p.faults.n, Missed: p.missed.Load(),
+			FailedLines: raw(p.failed.last()), FaultLines: raw(p.faults.last()),
+		})
+		return true
+	})
+	slices.SortFunc(out, func(a, b KeptFailures) int { return strings.Compare(a.Pool, b.Pool) })
+	for i := range out {
+		share := most / (len(out) - i) // what one pool leaves is for those behind it
+		used := 0
+		out[i].FailedLines = youngest(out[i].FailedLines, share, &used)
+		out[i].FaultLines = youngest(out[i].FaultLines, share, &used)
+		most -= used
+	}
+	return out
+}
+
+func raw(lines [][]byte) []json.RawMessage {
+	var out []json.RawMessage
+	for _, l := range lines {
+		if json.Valid(l) { // one that is not would cost the upgrade its state
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// youngest leaves out the oldest lines until all that is used fits.
+func youngest(lines []json.RawMessage, most int, used *int) []json.RawMessage {
+	for i := len(lines) - 1; i >= 0; i-- {
+		if *used+len(lines[i]) > most {
+			return lines[i+1:]
+		}
+		*used += len(lines[i])
+	}
+	return lines
+}
+
+// Import takes in what another process has remembered, before anything is noted.
+func (f *Failures) Import(before []KeptFailures) {
+	for i := range before {
+		b := &before[i]
+		p := f.pool(b.Pool)
+		p.mu.Lock()
+		p.missed.Add(b.Missed)
+		p.failed.take(b.FailedLines, b.Failed)
+		p.faults.take(b.FaultLines, b.Faults)
+		p.mu.Unlock()
+	}
+}
+
+// take adds the last lines of n.
+func (r *failureRing) take(lines []json.RawMessage, n uint64) {
+	for _, l := range lines {
+		r.add(l)
+	}
+	r.n += n - min(n, uint64(len(lines)))
 }
 
 // timeEnd is where the time of a line ends.

@@ -4,6 +4,7 @@ package observe
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -77,6 +78,72 @@ func TestFailuresBlameWhoFailed(t *testing.T) {
 	}
 	if got := f.Last("app")[0]; got.Failed != 4 || got.Faults != 3 {
 		t.Errorf("%d failed, %d by their clients; want 4 and 3", got.Failed, got.Faults)
+	}
+}
+
+// What one process remembers goes on in the next: the last of each kind, in order,
+// with what follows, counted from the first.
+func TestFailuresGoAlong(t *testing.T) {
+	at := func(f *Failures, from, to int, reason message.Reason) {
+		for i := from; i < to; i++ {
+			f.Note(&Record{
+				Pool: "app", Method: []byte("GET"), Path: fmt.Appendf(nil, "/%03d<\xff", i), Reason: reason,
+				Start: balance.Instant(i) * balance.Instant(time.Millisecond),
+			})
+		}
+	}
+	for _, n := range []int{0, 1, failuresKept - 1, failuresKept, failuresKept + 1, 3*failuresKept + 5} {
+		for _, m := range []int{0, 1, failuresKept, failuresKept + 7} {
+			var all, before, after Failures
+			at(&all, 0, n+m, message.ConnectRefused)
+			at(&before, 0, n, message.ConnectRefused)
+			at(&all, 500, 503, message.ClientAbort)
+			at(&before, 500, 503, message.ClientAbort)
+			text, err := json.Marshal(before.Export(1 << 20))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var kept []KeptFailures
+			if err := json.Unmarshal(text, &kept); err != nil {
+				t.Fatal(err)
+			}
+			after.Import(kept)
+			at(&after, n, n+m, message.ConnectRefused)
+			want, got := all.Last("app")[0], after.Last("app")[0]
+			if got.Failed != want.Failed || got.Faults != want.Faults || len(got.Lines) != len(want.Lines) {
+				t.Fatalf("%d and %d: %d failed, %d faults, %d lines; want %d, %d, %d", n, m, got.Failed, got.Faults, len(got.Lines), want.Failed, want.Faults, len(want.Lines))
+			}
+			for i := range want.Lines {
+				var a, b struct{ Path, Reason string }
+				if err := errors.Join(json.Unmarshal(want.Lines[i], &a), json.Unmarshal(got.Lines[i], &b)); err != nil || a != b {
+					t.Fatalf("%d and %d: line %d: %v, want %v, %v", n, m, i, b, a, err)
+				}
+			}
+		}
+	}
+}
+
+// However much is remembered, what travels is bounded, and the last failures of each
+// pool are in it.
+func TestFailuresGoAlongBounded(t *testing.T) {
+	var f Failures
+	for i := range 20 * failuresKept {
+		for _, reason := range []message.Reason{message.ClientAbort, message.ConnectRefused} {
+			f.Note(&Record{Pool: fmt.Sprint("p", i%20), Path: []byte("/" + strings.Repeat("x", 1000)), Reason: reason, Status: 502})
+		}
+	}
+	const most = 100 << 10
+	kept, size := f.Export(most), 0
+	for _, k := range kept {
+		if len(k.FailedLines) == 0 || k.Failed != failuresKept || k.Faults != failuresKept {
+			t.Errorf("%s: %d lines, %d failed, %d faults", k.Pool, len(k.FailedLines), k.Failed, k.Faults)
+		}
+		for _, l := range append(k.FailedLines, k.FaultLines...) {
+			size += len(l)
+		}
+	}
+	if len(kept) != 20 || size > most || size < most/2 {
+		t.Errorf("%d pools, %d bytes", len(kept), size)
 	}
 }
 
