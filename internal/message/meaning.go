@@ -53,9 +53,44 @@ var tunnelMeanings = map[Reason][2]string{
 	ClientAbort: {"the client's side of a WebSocket broke: reset, or gone without a Close frame", "the client's network; pages that are left do not always close"},
 }
 
+// sessionMeanings are those of sessions, of which no byte is read, where they are
+// others.
+var sessionMeanings = map[Reason][2]string{
+	ClientAbort:         {"the client's connection broke: a reset, or no sign of life", "the client, and the network to it"},
+	NoRoute:             {"no route of the listener takes the server name that was asked for", "weir explain https://NAME says why each route does not"},
+	QueueTimeout:        {"no slot of the pool came free in queue_timeout, and the client's connection was reset", "more backends, or higher limits"},
+	ResetBeforeResponse: {"the backend ended the connection before it had sent a byte", "its log: it accepts and hangs up, or crashed"},
+	ResetMidResponse:    {"the backend's connection broke within the session", "its log: it crashed, or was restarted; a firewall that forgets quiet connections"},
+	StreamIdleTimeout:   {"no byte moved either way for timeouts.idle of the listener", "a longer one, or a sign of life in the protocol itself"},
+	HeaderTimeout:       {"the client did not say in timeouts.header which name it wants, or who it is", "clients that wait for the server to speak first; timeouts.header of the listener"},
+	BadRequest:          {"the client began with what is not its to send, such as a PROXY header, or with no TLS where TLS is routed", "detail says what; proxy_protocol of the listener"},
+	DrainCut:            {"weir ended the session for a drain, a broken backend or its own end: detail says which", "a longer deadline; nothing where clients connect again"},
+	MaxAge:              {"the session was open for timeouts.total of the listener", "nothing: the client connects again"},
+	Rebalanced:          {"a session was ended because its backend had more than its part of them", "nothing: the client connects again; rebalance of the pool"},
+}
+
+// flowMeanings are those of flows of datagrams.
+var flowMeanings = map[Reason][2]string{
+	ConnLimit:        {"a ceiling on flows was reached, or the flow made room for another before an answer came", "limits of the listener and of the process; weir_flows_evicted_total"},
+	ConnectRefused:   {"the backend's host said that nobody has that port (ICMP)", "is the process running, on that port?"},
+	ResetMidResponse: {"the backend's host said that nobody has that port any more, after answers", "its log: it crashed, or was restarted"},
+	ResponseTimeout:  {"the flow was silent for its time, without an answer", "the backend's log, a firewall that drops; nothing where a protocol has no answers, as syslog"},
+	DrainCut:         {"weir ended the flow for a drain, a broken backend or its own end: detail says which", "a longer deadline; nothing where clients send again"},
+	MaxAge:           {"the flow was open for timeouts.total of the listener", "nothing: what the client sends next begins another one"},
+	Rebalanced:       {"a flow was ended because its backend had more than its part of them", "nothing: what the client sends next begins another one; rebalance of the pool"},
+}
+
 // TunnelMeaning is Meaning for a tunnel, where that is another one.
-func (r Reason) TunnelMeaning() (what, look string, other bool) {
-	m, ok := tunnelMeanings[r]
+func (r Reason) TunnelMeaning() (what, look string, other bool) { return r.in(tunnelMeanings) }
+
+// SessionMeaning is Meaning for a session, where that is another one.
+func (r Reason) SessionMeaning() (what, look string, other bool) { return r.in(sessionMeanings) }
+
+// FlowMeaning is Meaning for a flow of datagrams, where that is another one.
+func (r Reason) FlowMeaning() (what, look string, other bool) { return r.in(flowMeanings) }
+
+func (r Reason) in(other map[Reason][2]string) (what, look string, ok bool) {
+	m, ok := other[r]
 	return m[0], m[1], ok
 }
 
