@@ -23,7 +23,7 @@ func (c *ClientConn) readPayload(fh http2.FrameHeader) error {
 	case *http2.ContinuationFrame:
 		return readContinuation(&c.input, c, f)
 	case *http2.WindowUpdateFrame:
-		return c.readWindow(f)
+		return readWindow(&c.core, c, c.streams, f)
 	case *http2.RSTStreamFrame:
 		return c.readReset(f)
 	case *http2.SettingsFrame:
@@ -41,52 +41,8 @@ func (c *ClientConn) readPayload(fh http2.FrameHeader) error {
 // headerBytes implements blockTaker.
 func (c *ClientConn) headerBytes() int { return c.set.Limits.HeaderBytes() }
 
-// pay charges for what costs the backend nothing.
-func (c *ClientConn) pay(cost int, cause Cause) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.payLocked(cost, cause)
-}
-
-// payLocked is pay under mu.
-func (c *ClientConn) payLocked(cost int, cause Cause) error {
-	return c.payment(c.calm.pay(cost, c.now), cause)
-}
-
-// payWindowLocked charges for a WINDOW_UPDATE. Called under mu.
-func (c *ClientConn) payWindowLocked() error {
-	return c.payment(c.calm.payWindow(c.now), CauseWindow)
-}
-
 // isIdle reports a stream that was not opened. Called under mu.
 func (c *ClientConn) isIdle(id uint32) bool { return id%2 == 0 || id >= c.nextID }
-
-// readWindow lets more be sent.
-func (c *ClientConn) readWindow(f *http2.WindowUpdateFrame) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := c.payWindowLocked(); err != nil {
-		return err
-	}
-	if f.StreamID == 0 {
-		if !c.send.add(int64(f.Increment)) {
-			return &ConnError{Code: CodeFlowControl, Detail: "window of the connection too large"}
-		}
-		c.grantLocked()
-		return nil
-	}
-	s := c.streams[f.StreamID]
-	switch {
-	case s != nil:
-		if !s.send.add(int64(f.Increment)) {
-			return &streamFault{f.StreamID, CodeFlowControl}
-		}
-		s.wakeWriter()
-	case c.isIdle(f.StreamID):
-		return protocolError("WINDOW_UPDATE on an idle stream")
-	}
-	return nil
-}
 
 // readReset ends a stream. An answer that is there in whole stays.
 func (c *ClientConn) readReset(f *http2.RSTStreamFrame) error {
@@ -135,7 +91,7 @@ func (c *ClientConn) takeSettings(f *http2.SettingsFrame) (more bool, _ error) {
 		set := f.Setting(i)
 		switch set.ID {
 		case http2.SettingInitialWindowSize:
-			if err := c.newInitial(set.Val); err != nil {
+			if err := newInitial(&c.core, c.streams, set.Val); err != nil {
 				return false, err
 			}
 		case http2.SettingMaxFrameSize:
@@ -158,23 +114,6 @@ func (c *ClientConn) takeSettings(f *http2.SettingsFrame) (more bool, _ error) {
 	c.setRoom()
 	c.out = appendSettingsAck(c.output.room())
 	return c.room.Load() > before, nil
-}
-
-// newInitial changes the send windows of all streams by the difference (section
-// 6.9.2).
-func (c *ClientConn) newInitial(v uint32) error {
-	if v > maxWindow {
-		return &ConnError{Code: CodeFlowControl, Detail: "SETTINGS_INITIAL_WINDOW_SIZE too large"}
-	}
-	diff := int64(v) - c.initial
-	c.initial = int64(v)
-	for _, s := range c.streams {
-		if !s.send.add(diff) {
-			return &ConnError{Code: CodeFlowControl, Detail: "window of a stream too large"}
-		}
-		s.wakeWriter()
-	}
-	return nil
 }
 
 // readPing answers, or takes an answer.
@@ -234,21 +173,8 @@ func printable(b []byte) string {
 	return string(out)
 }
 
-// beginData accounts for a frame of DATA and finds its stream.
+// beginData finds the stream of a frame of DATA. Called under mu.
 func (c *ClientConn) beginData(id uint32, size int) (*ClientStream, Code, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.isIdle(id) {
-		return nil, 0, protocolError("DATA on an idle stream")
-	}
-	// Whatever becomes of it: the connection's window is given back as it comes.
-	if c.recv += size; c.recv > connWindow {
-		return nil, 0, &ConnError{Code: CodeFlowControl, Detail: "more DATA than the connection's window"}
-	}
-	if c.recv >= connWindow/2 {
-		c.out = appendWindow(c.output.room(), 0, c.recv)
-		c.recv = 0
-	}
 	s := c.streams[id]
 	switch {
 	case s == nil: // reset, or done with
@@ -283,34 +209,6 @@ func (c *ClientConn) data(s *ClientStream, id uint32, p []byte) Code {
 	}
 	s.receiver.keep(p, c.k.Budget, &c.calm)
 	return CodeNo
-}
-
-// endData ends a frame of DATA: padding is taken at once.
-func (c *ClientConn) endData(s *ClientStream, id uint32, padding, size int, end bool) (Code, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if size == 0 && !end {
-		if err := c.payLocked(costEmpty, CauseEmpty); err != nil {
-			return CodeNo, err
-		}
-	}
-	if s.id != id || s.dead != nil {
-		return CodeNo, nil
-	}
-	if padding > 0 {
-		c.giveBack(s, padding)
-	}
-	if end {
-		return CodeNo, s.endContent()
-	}
-	return CodeNo, nil
-}
-
-// giveBack returns n bytes of a stream's window to the backend. Called under mu.
-func (c *ClientConn) giveBack(s *ClientStream, n int) {
-	if k := s.window.take(n, c.k.Budget); k > 0 && !s.remote && s.dead == nil && s.id != 0 {
-		c.out = appendWindow(c.output.room(), s.id, k)
-	}
 }
 
 // breakLocked resets a stream whose answer is malformed. Called under mu.

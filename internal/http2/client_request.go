@@ -53,16 +53,6 @@ func (s *ClientStream) WriteHead(r *message.Request, body []byte, end bool) erro
 	return s.put(body, end)
 }
 
-// opened prepends what a connection's first header block begins with. Called
-// under mu.
-func (c *ClientConn) opened(block []byte) []byte {
-	if c.said {
-		return block
-	}
-	c.said = true
-	return append([]byte{tableSizeZero}, block...)
-}
-
 // account holds content to what the head announced.
 func (s *ClientStream) account(n int, end *bool) error {
 	if s.kind != message.Sized {

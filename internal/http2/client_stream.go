@@ -34,11 +34,9 @@ type ClientStream struct {
 	first    bool   // of its connection
 
 	// Guarded by the connection's mutex.
-	receiver
-	sender
+	stream
 	open     bool  // until Done or Close
 	closed   bool  // nothing more may be said of it to the backend
-	dead     error // why it is over before its time
 	noWrite  error // why no more can be written, where the answer is whole
 	refused  bool  // the backend has said that it was not processed
 	spoken   bool  // the backend has said something of it
@@ -113,9 +111,9 @@ func (s *ClientStream) resetFault(e *StreamError) error {
 }
 
 // endContent notes that the content has come to its end. Called under mu.
-func (s *ClientStream) endContent() error {
+func (c *ClientConn) endContent(s *ClientStream) error {
 	if bad := s.settleContent(); bad != nil {
-		return s.conn.breakLocked(s, bad)
+		return c.breakLocked(s, bad)
 	}
 	return nil
 }
@@ -300,30 +298,18 @@ func (s *ClientStream) ReadHead(r *message.Response, _ bool, deadline balance.In
 
 // ReadBody returns the next piece of content, borrowed until the next call, and
 // io.EOF after the last. A timeout (os.ErrDeadlineExceeded) is resumable.
-func (s *ClientStream) ReadBody() ([]byte, error) {
-	c := s.conn
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if n := s.returned(); n > 0 {
-		c.giveBack(s, n)
-		if len(c.out) > 0 {
-			c.kickLocked()
-		}
+func (s *ClientStream) ReadBody() ([]byte, error) { return s.conn.readBody(s) }
+
+// lacks implements bodyReader.
+func (s *ClientStream) lacks() error {
+	if s.remote {
+		return io.EOF
 	}
-	for {
-		switch {
-		case s.dead != nil:
-			return nil, s.dead
-		case s.content.first != nil:
-			return s.next(c.k.Budget), nil
-		case s.remote:
-			return nil, io.EOF
-		}
-		if err := s.readAlarm.wait(c, s.readBy); err != nil {
-			return nil, err
-		}
-	}
+	return nil
 }
+
+// awaitContent implements bodyReader.
+func (s *ClientStream) awaitContent() error { return s.readAlarm.wait(s.conn, s.readBy) }
 
 // BodyDone reports that no (more) content is to be read.
 func (s *ClientStream) BodyDone() bool {

@@ -17,11 +17,14 @@ import (
 var errUpgrade = &http1.Error{Reason: message.UpgradeRefused, Detail: "the backend is spoken to in HTTP/2 and does not take WebSockets so (RFC 8441)"}
 
 // Connects reports that the backend takes WebSockets over a stream.
-func (s *ClientStream) Connects() bool {
-	s.conn.mu.Lock()
-	defer s.conn.mu.Unlock()
-	return s.conn.connects
+func (c *ClientConn) Connects() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.connects
 }
+
+// Connects is ClientConn.Connects of the stream's connection.
+func (s *ClientStream) Connects() bool { return s.conn.Connects() }
 
 const keyName = "Sec-WebSocket-Key"
 
@@ -58,7 +61,7 @@ func (s *ClientStream) Takeover() (nc *netconn.Conn, buffered []byte) {
 			}
 			return s.unwritable()
 		},
-		given: func(n int) { c.giveBack(s, n) },
+		given: func(n int) { c.giveBack(&s.stream, n) },
 		end:   s.Close,
 	}), nil
 }

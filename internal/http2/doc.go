@@ -15,6 +15,7 @@
 //	calm.go          what a peer may do that costs it nothing and weir something
 //	tunnel.go        a stream as a connection
 //	workers.go       goroutines that are used again
+//	core.go          what a connection and a stream of either side are made of
 //
 // All of these serve either side. The serving half is
 //
@@ -28,7 +29,8 @@
 //
 // The calling half is
 //
-//	client.go         a connection: its start, life and end
+//	client.go         a connection: its start, and reading frames
+//	client_life.go    how long it is idle, asked, and how it ends
 //	client_frames.go  what frames of a backend do
 //	client_head.go    heads and trailers of answers
 //	client_request.go a stream as an Upstream: the request

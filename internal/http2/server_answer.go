@@ -11,16 +11,6 @@ import (
 	"github.com/weirlb/weir/internal/message"
 )
 
-// opened prepends what a connection's first header block begins with. Called
-// under mu.
-func (c *conn) opened(block []byte) []byte {
-	if c.said {
-		return block
-	}
-	c.said = true
-	return append([]byte{tableSizeZero}, block...)
-}
-
 // WriteInterim writes a 1xx answer at once; a 100 only when the client waits for
 // one, a 101 never.
 func (s *ServerStream) WriteInterim(h *message.Response) error {

@@ -31,9 +31,7 @@ type conn struct {
 	oldCut  balance.Instant // when it is cut because of that
 	serving sync.WaitGroup  // streams that are being served, and writing on their behalf
 
-	// Owned by the reader.
-	input
-	set *Settings // in force
+	set *Settings // in force; owned by the reader
 
 	first   atomic.Bool // no request has come yet
 	leaving atomic.Bool // the client was told that the connection is to end
@@ -45,7 +43,6 @@ type conn struct {
 	freed   int // what they hold
 	running int // being served, whether still open or not
 	lastID  uint32
-	calm    calm
 	fault   error // why it is over; nil while it is not
 
 	settled   bool            // SETTINGS were acknowledged
@@ -61,11 +58,7 @@ type conn struct {
 	resets []uint32
 	reset  int
 
-	window  int   // receive window of streams to come
-	recv    int   // content that arrived and was not given back yet
-	initial int64 // send window of streams to come
-	said    bool  // a header block was sent
-	output
+	core // its reading half is the reader's
 }
 
 // leaveStage is how far a connection has come to its end (RFC 9113 section 6.8).
@@ -88,8 +81,9 @@ func newConn(s *Server, nc *netconn.Conn, info any) *conn {
 	set := s.now()
 	c := &conn{
 		srv: s, nc: nc, info: info, tls: nc.TLS() != nil, since: now, set: set, most: set.streams(),
-		streams: make(map[uint32]*ServerStream), initial: startWindow,
+		streams: make(map[uint32]*ServerStream),
 	}
+	c.budget, c.initial = s.Budget, startWindow
 	if set.MaxAge > 0 {
 		age := set.MaxAge - time.Duration(rand.Int64N(int64(set.MaxAge/10)+1))
 		c.oldAt = now.Add(age)
@@ -180,7 +174,7 @@ func (c *conn) readFrame() error {
 	case err != nil:
 		return err
 	case fh.Type == http2.FrameData:
-		return readData(&c.input, c, fh)
+		return readData(&c.core, c, fh)
 	}
 	return c.readPayload(fh)
 }
@@ -383,20 +377,6 @@ func (c *conn) kill(cause error) {
 // calmFault is the end because of too much of something.
 func calmFault(c Cause) *ConnError {
 	return &ConnError{Code: CodeEnhanceYourCalm, Detail: "too much: " + c.String(), Calm: c}
-}
-
-// payLocked charges for what costs the client nothing. Called under mu.
-func (c *conn) payLocked(cost int, cause Cause) error {
-	return c.payment(c.calm.pay(cost, c.now), cause)
-}
-
-// payWindowLocked charges for a WINDOW_UPDATE. Called under mu.
-func (c *conn) payWindowLocked() error { return c.payment(c.calm.payWindow(c.now), CauseWindow) }
-
-func (c *conn) pay(cost int, cause Cause) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.payLocked(cost, cause)
 }
 
 // earlier returns the earlier of two deadlines, 0 meaning none.

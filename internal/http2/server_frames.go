@@ -21,7 +21,7 @@ func (c *conn) readPayload(fh http2.FrameHeader) error {
 	case *http2.ContinuationFrame:
 		return readContinuation(&c.input, c, f)
 	case *http2.WindowUpdateFrame:
-		return c.readWindow(f)
+		return readWindow(&c.core, c, c.streams, f)
 	case *http2.RSTStreamFrame:
 		return c.readReset(f)
 	case *http2.SettingsFrame:
@@ -39,33 +39,6 @@ func (c *conn) readPayload(fh http2.FrameHeader) error {
 		return protocolError("PUSH_PROMISE of a client")
 	}
 	return c.pay(costPriority, CausePriority) // unknown types are ignored (section 4.1)
-}
-
-// readWindow lets more be sent.
-func (c *conn) readWindow(f *http2.WindowUpdateFrame) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := c.payWindowLocked(); err != nil {
-		return err
-	}
-	if f.StreamID == 0 {
-		if !c.send.add(int64(f.Increment)) {
-			return &ConnError{Code: CodeFlowControl, Detail: "window of the connection too large"}
-		}
-		c.grantLocked()
-		return nil
-	}
-	s := c.streams[f.StreamID]
-	switch {
-	case s != nil:
-		if !s.send.add(int64(f.Increment)) {
-			return &streamFault{f.StreamID, CodeFlowControl}
-		}
-		s.wakeWriter()
-	case c.isIdle(f.StreamID):
-		return protocolError("WINDOW_UPDATE on an idle stream")
-	}
-	return nil
 }
 
 // isIdle reports a stream that has not been opened. Called under mu.
@@ -122,7 +95,7 @@ func (c *conn) readSettings(f *http2.SettingsFrame) error {
 		set := f.Setting(i)
 		switch set.ID {
 		case http2.SettingInitialWindowSize:
-			if err := c.newInitial(set.Val); err != nil {
+			if err := newInitial(&c.core, c.streams, set.Val); err != nil {
 				return err
 			}
 		case http2.SettingMaxFrameSize:
@@ -143,23 +116,6 @@ func (c *conn) readSettings(f *http2.SettingsFrame) error {
 	return nil
 }
 
-// newInitial changes the send windows of all streams by the difference (section
-// 6.9.2).
-func (c *conn) newInitial(v uint32) error {
-	if v > maxWindow {
-		return &ConnError{Code: CodeFlowControl, Detail: "SETTINGS_INITIAL_WINDOW_SIZE too large"}
-	}
-	diff := int64(v) - c.initial
-	c.initial = int64(v)
-	for _, s := range c.streams {
-		if !s.send.add(diff) {
-			return &ConnError{Code: CodeFlowControl, Detail: "window of a stream too large"}
-		}
-		s.wakeWriter()
-	}
-	return nil
-}
-
 // readPing answers.
 func (c *conn) readPing(f *http2.PingFrame) error {
 	c.mu.Lock()
@@ -177,22 +133,9 @@ func (c *conn) readPing(f *http2.PingFrame) error {
 	return nil
 }
 
-// beginData accounts for a frame of DATA and finds its stream. No stream and no
-// fault: what comes is for one that weir has reset, and is dropped.
+// beginData finds the stream of a frame of DATA: there is none when weir has reset
+// it. Called under mu.
 func (c *conn) beginData(id uint32, size int) (*ServerStream, Code, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.isIdle(id) {
-		return nil, 0, protocolError("DATA on an idle stream")
-	}
-	// Whatever becomes of it: the connection's window is given back as it comes.
-	if c.recv += size; c.recv > connWindow {
-		return nil, 0, &ConnError{Code: CodeFlowControl, Detail: "more DATA than the connection's window"}
-	}
-	if c.recv >= connWindow/2 {
-		c.out = appendWindow(c.room(), 0, c.recv)
-		c.recv = 0
-	}
 	s := c.streams[id]
 	switch {
 	case s == nil && c.isCut(id): // what is large costs the client as much as weir
@@ -227,36 +170,9 @@ func (c *conn) data(s *ServerStream, id uint32, p []byte) Code {
 	if c.srv.Budget.Pressure() >= 1 && s.content.size >= leastWindow {
 		return CodeEnhanceYourCalm
 	}
+	s.asked = false // the client has not waited
 	s.keep(p, c.srv.Budget, &c.calm)
 	return CodeNo
-}
-
-// endData ends a frame of DATA: padding is taken at once.
-func (c *conn) endData(s *ServerStream, id uint32, padding, size int, end bool) (Code, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if size == 0 && !end {
-		if err := c.payLocked(costEmpty, CauseEmpty); err != nil {
-			return CodeNo, err
-		}
-	}
-	if s.id != id || s.dead != nil {
-		return CodeNo, nil
-	}
-	if padding > 0 {
-		c.giveBack(s, padding)
-	}
-	if end {
-		s.endContent()
-	}
-	return CodeNo, nil
-}
-
-// giveBack returns n bytes of a stream's window to the client. Called under mu.
-func (c *conn) giveBack(s *ServerStream, n int) {
-	if k := s.window.take(n, c.srv.Budget); k > 0 && !s.remote {
-		c.out = appendWindow(c.room(), s.id, k)
-	}
 }
 
 // resetStream resets a stream because of what the client did.
@@ -412,6 +328,5 @@ func (c *conn) trailers(s *ServerStream, o opening, block []byte) error {
 		s.breakContent(e)
 		return nil
 	}
-	s.endContent()
-	return nil
+	return c.endContent(s)
 }

@@ -53,9 +53,7 @@ type ServerStream struct {
 	sent      atomic.Int64
 
 	// Guarded by the connection's mutex.
-	sender
-	receiver
-	dead    error // why the stream is over before both halves were ended
+	stream
 	bad     *http1.Error
 	paused  bool // ReadBody does not wait
 	asked   bool // the client waits for 100 Continue
@@ -109,7 +107,7 @@ func (s *ServerStream) run() {
 	s.headRequest = string(s.req.Method) == "HEAD"
 	if s.req.ExpectContinue {
 		c.mu.Lock()
-		s.asked = true
+		s.asked = s.received == 0
 		c.mu.Unlock()
 	}
 	s.handle()
@@ -140,7 +138,7 @@ func (s *ServerStream) finish() {
 		c.resetLocked(s.id, CodeInternal)
 	case s.bad != nil:
 		c.resetLocked(s.id, CodeProtocol)
-		_ = c.payLocked(costMadeReset, CauseMadeReset) // the next frame finds the purse empty
+		c.calm.pay(costMadeReset, clock.Now()) // the next frame finds the purse empty
 	case !s.remote: // answered: the rest is of no use (RFC 9113 section 8.1)
 		c.resetLocked(s.id, CodeNo)
 		c.calm.earn(earnAnswer)
@@ -222,12 +220,13 @@ func (s *ServerStream) breakContent(e *http1.Error) {
 }
 
 // endContent notes that the content has come to its end. Called under mu.
-func (s *ServerStream) endContent() {
+func (c *conn) endContent(s *ServerStream) error {
 	if s.sized && s.expect != 0 && s.bad == nil {
 		s.bad = errTooLittle
 	}
 	s.remote = true
 	s.wakeReader()
+	return nil
 }
 
 func wake(c chan struct{}) {
@@ -292,39 +291,23 @@ var (
 // io.EOF after the last. The first call tells a client that waits for it to go
 // on. A *http1.Error is the client's bad framing or its slowness (body_timeout);
 // any other error means that the client is gone.
-func (s *ServerStream) ReadBody() ([]byte, error) {
-	c := s.conn
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if n := s.returned(); n > 0 {
-		c.giveBack(s, n)
-		if len(c.out) > 0 {
-			c.kickLocked()
-		}
+func (s *ServerStream) ReadBody() ([]byte, error) { return s.conn.readBody(s) }
+
+// lacks implements bodyReader. Who waits to be told to go on is told.
+func (s *ServerStream) lacks() error {
+	switch c := s.conn; {
+	case s.bad != nil:
+		return s.bad
+	case s.remote:
+		return io.EOF
+	case s.cancelled.Load(), s.paused:
+		return errCancelled
+	case s.asked:
+		s.asked = false
+		c.out = appendBlock(c.room(), s.id, c.opened(appendStatus(nil, 100)), false, maxFrame)
+		c.kickLocked()
 	}
-	for {
-		switch {
-		case s.dead != nil:
-			return nil, s.dead
-		case s.content.first != nil:
-			s.asked = false // it did not wait
-			return s.next(c.srv.Budget), nil
-		case s.bad != nil:
-			return nil, s.bad
-		case s.remote:
-			return nil, io.EOF
-		case s.cancelled.Load(), s.paused:
-			return nil, errCancelled
-		}
-		if s.asked {
-			s.asked = false
-			c.out = appendBlock(c.room(), s.id, c.opened(appendStatus(nil, 100)), false, maxFrame)
-			c.kickLocked()
-		}
-		if err := s.awaitContent(); err != nil {
-			return nil, err
-		}
-	}
+	return nil
 }
 
 // awaitContent waits under the minimum rate: each wait uses up the allowance,

@@ -63,7 +63,7 @@ func (s *ServerStream) Takeover() (nc *netconn.Conn, buffered []byte) {
 		o: &c.output, send: &s.sender, recv: &s.receiver, calm: &c.calm, budget: c.srv.Budget,
 		unreadable: func() error { return s.dead },
 		unwritable: func() error { return s.dead },
-		given:      func(n int) { c.giveBack(s, n) },
+		given:      func(n int) { c.giveBack(&s.stream, n) },
 		end: func() {
 			c.mu.Lock()
 			if s.dead == nil && s.id != 0 && !(s.local && s.remote) {
