@@ -150,6 +150,7 @@ func (c *ClientConn) sendAndAwait(r *message.Request, kind message.Body, body []
 		}
 		err = nil
 	}
+	o.torn = o.torn || err != nil
 	giveBuffer(buf)
 	return err
 }
@@ -349,7 +350,7 @@ func (c *ClientConn) Spliced(n int64) { c.in.skipped(n) }
 // announced and that no stray byte has arrived. Call Release before keeping
 // the connection.
 func (c *ClientConn) Reusable() bool {
-	return c.out.started && c.out.ended && c.final && c.in.done.Load() && c.in.fault == nil &&
+	return c.out.started && c.out.ended && !c.out.torn && c.final && c.in.done.Load() && c.in.fault == nil &&
 		!c.close && !c.broken && !c.upgrade && c.in.empty()
 }
 

@@ -27,11 +27,12 @@ type outgoing struct {
 	left    int64        // of a Sized body
 	started bool
 	ended   bool
+	torn    bool  // a write failed: not all of what was given has left
 	sent    int64 // bytes of this message that left
 }
 
 func (o *outgoing) reset() {
-	o.kind, o.left, o.started, o.ended, o.sent = message.NoBody, 0, false, false, 0
+	o.kind, o.left, o.started, o.ended, o.torn, o.sent = message.NoBody, 0, false, false, false, 0
 }
 
 // begin writes the head, which lies in buf and has been framed as kind says,
@@ -154,6 +155,7 @@ func (o *outgoing) space() (int64, bool) {
 func (o *outgoing) write(a, b []byte) error {
 	n, err := writeAll(o.nc, o.stall, a, b)
 	o.sent += n
+	o.torn = o.torn || err != nil
 	return err
 }
 
