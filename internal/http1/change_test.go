@@ -3,9 +3,13 @@
 package http1
 
 import (
+	"io"
+	"net"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/weirlb/weir/internal/netconn"
 )
 
 // TestChange: a connection that is open is held to new settings from its next
@@ -41,6 +45,24 @@ func TestChange(t *testing.T) {
 	c.send(long)
 	c.expect(ok("GET /1 "))
 	c.expectEnd("")
+}
+
+// TestChangeLiftsDeadline: where writes need no longer progress, what the last of them
+// was bound by is no bound for the next.
+func TestChangeLiftsDeadline(t *testing.T) {
+	a, b := net.Pipe()
+	defer a.Close()
+	defer b.Close()
+	go func() { _, _ = io.Copy(io.Discard, b) }()
+	s := &Server{Timeouts: Timeouts{Write: time.Hour}}
+	c := new(ServerConn)
+	c.attach(&link{srv: s, nc: netconn.New(a)})
+	c.nc.SetWriteDeadline(1) // long ago
+	s.Change(Settings{})
+	c.obey()
+	if err := c.out.write([]byte("late"), nil); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestChangeCosts: what a request loads of the settings is a pointer.
