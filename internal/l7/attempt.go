@@ -111,11 +111,6 @@ func (e *exchange) settleOn(b *balance.Backend) Failure {
 		e.x.bug("l7_target", b.ID())
 		return Failure{Fault: FaultWeir, Phase: PhaseQueue, Reason: message.NoBackend, Kind: pool.LocalFault, Detail: "backend without connections"}
 	}
-	if e.req.WebSocket {
-		if u, ok := t.(Upgrading); ok {
-			t = u.ForUpgrade()
-		}
-	}
 	e.target = t
 	return Failure{}
 }
@@ -247,6 +242,9 @@ func (e *exchange) again(f *Failure) bool {
 	if e.answered || e.interim || !f.retriable() || e.late(e.headBy) || f.missed || e.callOver() {
 		return false
 	}
+	if f.Reason == message.UpgradeRefused && !f.Sent {
+		return e.elsewhere(f)
+	}
 	f.Replayable = e.replayable()
 	if !f.Sent && e.body.lost {
 		return false // nothing was sent, but the content is gone
@@ -264,6 +262,26 @@ func (e *exchange) again(f *Failure) bool {
 	}
 	e.letGo(f, d)
 	return e.pause(f)
+}
+
+// mostElsewhere is how many backends are asked for one WebSocket: as many as a
+// request remembers.
+const mostElsewhere = 8
+
+// elsewhere goes to another backend with a WebSocket that one cannot take: of a pool
+// in which some are spoken to in HTTP/2, others may. It was not asked, so no attempt
+// is counted; each is gone to once.
+func (e *exchange) elsewhere(f *Failure) bool {
+	if e.breq.Tried.Len() >= mostElsewhere {
+		return false
+	}
+	next := e.reserve()
+	if next == nil {
+		return false
+	}
+	e.letGo(f, pool.Decision{Again: true, Redispatch: true})
+	e.lease, e.reserved = next, true
+	return true
 }
 
 // next asks the pool, and counts why not.

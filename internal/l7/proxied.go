@@ -39,14 +39,20 @@ func (c *ClientInfo) header(version int) []byte {
 }
 
 // targetOf returns a backend's connections, those of the client where the route
-// says that backends are told who it is.
+// says that backends are told who it is, and those that take WebSockets for a
+// request that asks for one.
 func (e *exchange) targetOf(b *balance.Backend) (Target, bool) {
+	t, ok := b.Attachment().(Target)
 	if v := e.rt.ProxyHeader; v != 0 {
-		if t, ok := b.Attachment().(Introducing); ok {
-			return t.For(e.ci.header(v)), true
+		if i, ok := t.(Introducing); ok {
+			t = i.For(e.ci.header(v))
 		}
 	}
-	t, ok := b.Attachment().(Target)
+	if e.req.WebSocket {
+		if u, ok := t.(Upgrading); ok {
+			t = u.ForUpgrade()
+		}
+	}
 	return t, ok
 }
 

@@ -68,7 +68,8 @@ type rigOptions struct {
 	edit func(*rig)
 }
 
-// newRig starts a rig whose pool holds the addresses, in order.
+// newRig starts a rig whose pool holds the addresses, in order: those that begin with
+// h2c:// are spoken to in HTTP/2.
 func newRig(t *testing.T, addrs []string, opts ...rigOptions) *rig {
 	t.Helper()
 	r := &rig{t: t, done: make(chan struct{}, 1024), leases: pool.LeaseBugs()}
@@ -110,7 +111,10 @@ func newRig(t *testing.T, addrs []string, opts ...rigOptions) *rig {
 	r.pool = pool.New(cfg, r, clock.Now)
 	var specs []pool.Spec
 	for i, a := range addrs {
-		specs = append(specs, pool.Spec{ID: fmt.Sprintf("b%d", i), URL: "http://" + a, Weight: 1})
+		if !strings.Contains(a, "://") {
+			a = "http://" + a
+		}
+		specs = append(specs, pool.Spec{ID: fmt.Sprintf("b%d", i), URL: a, Weight: 1})
 	}
 	r.pool.Start()
 	r.pool.Update(specs)
@@ -202,6 +206,9 @@ func (r *rig) serve() {
 func (r *rig) Attach(b *balance.Backend) any {
 	o := r.upstreams
 	o.Address = strings.TrimPrefix(b.Address(), "http://")
+	if a, ok := strings.CutPrefix(o.Address, "h2c://"); ok {
+		o.Address, o.Protocol = a, upstream.HTTP2
+	}
 	u := upstream.NewTarget(o)
 	r.targets = append(r.targets, u)
 	t := OverHTTP1(u)

@@ -44,7 +44,6 @@ type Target struct {
 	muxed     atomic.Int32 // mux.conns
 	unkept    atomic.Bool  // draining or closed
 	plain     atomic.Bool  // the backend has chosen HTTP/1.1 under HTTP2Offered
-	refuses   atomic.Bool  // it takes no WebSockets over HTTP/2
 
 	open          atomic.Int64
 	fresh, reused atomic.Int64
