@@ -10,7 +10,7 @@ import (
 )
 
 var activeFields = []field[Active]{
-	key("protocol", "auto", choice([]string{"tcp", "http", "grpc"}), func(a *Active) *string { return &a.Protocol }, "auto is http when path is given, grpc when service is, else tcp; grpc is grpc.health.v1").
+	key("protocol", "auto", choice([]string{"tcp", "http", "grpc", "udp"}), func(a *Active) *string { return &a.Protocol }, "auto is http when path is given, grpc when service is, udp when send is and backends are udp://, else tcp; grpc is grpc.health.v1").
 		decide(func(a *Active) string {
 			if a.Path != "" {
 				return "http"
@@ -33,8 +33,8 @@ var activeFields = []field[Active]{
 	key("port", "auto", integer(1, 65535), func(a *Active) *int { return &a.Port }, "auto is the backend's").word("auto", 0),
 	key("host", "auto", text("host", rewriteHost), func(a *Active) *string { return &a.Host }, "Host and TLS name; auto is as for traffic").word("auto", ""),
 	key("tls", "auto", choice([]string{"auto", "on", "off"}), func(a *Active) *string { return &a.TLS }, "auto is as for traffic; on verifies by the pool's tls"),
-	key("body", "none", text("text or /pattern/", checkBody), func(a *Active) *string { return &a.Body }, "what the answer must contain in its first 64KiB, of a tcp check what comes in time: a text, or between slashes a regular expression").off("none", ""),
-	key("send", "none", text("text with escapes", checkSend), func(a *Active) *string { return &a.Send }, "what a tcp check says first, with escapes as in 'PING\\r\\n' and '\\x00'; it passes when body comes, or anything").off("none", ""),
+	key("body", "none", text("text or /pattern/", checkBody), func(a *Active) *string { return &a.Body }, "what the answer must contain in its first 64KiB, of a tcp check what comes in time, of a udp check one datagram: a text, or between slashes a regular expression, which of a udp check is about bytes").off("none", ""),
+	key("send", "none", text("text with escapes", checkSend), func(a *Active) *string { return &a.Send }, "what a tcp or udp check says first, with escapes as in 'PING\\r\\n' and '\\x00'; it passes when body comes, or anything").off("none", ""),
 	key[Active, string]("service", `""`, textCodec{name: "text", lines: true, check: checkService}, func(a *Active) *string { return &a.Service }, "gRPC service that is asked about; empty: the server as a whole"),
 	key("initial", "down", initial, func(a *Active) *bool { return &a.InitialUp }, "whether backends added later take work before their first pass"),
 }

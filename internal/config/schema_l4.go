@@ -160,6 +160,8 @@ func (d *decoder) checkSchemes(root *node) {
 		}
 		if p.Datagrams() {
 			p.checkDatagrams(d, root.at("pools", p.Name))
+		} else if p.Scheme() != "" && !p.Active.Off && p.Active.Protocol == "udp" {
+			d.fault(root.at("pools", p.Name, "health", "active", "protocol"), "pool "+p.Name+" has "+p.Scheme()+" backends, which are not asked over UDP", "remove protocol")
 		}
 	}
 	listeners := root.at("listeners")
@@ -202,13 +204,23 @@ func checkDatagrams(d *decoder, n *node, l *Listener) {
 	}
 }
 
-// checkDatagrams settles what is different for backends that are sent datagrams: by
-// itself nothing says that they answer connections, so they are probed only where it
-// is said how.
+// checkDatagrams settles what is different for backends that are sent datagrams: they
+// are probed by what send says, over UDP; without it nothing says what they answer, so
+// they are probed only where it is said how.
 func (p *Pool) checkDatagrams(d *decoder, n *node) {
 	active := n.at("health", "active")
-	if active.get("protocol") == nil && p.Active.Protocol == "tcp" && p.Active.Port == 0 {
-		p.Active.Off = true
+	if a := &p.Active; !a.Off && a.Protocol == "tcp" && (active.get("protocol") == nil || active.at("protocol").text == "auto") {
+		switch {
+		case a.Send != "":
+			if a.Protocol = "udp"; a.TLS == "on" {
+				d.fault(active.at("tls"), "a udp check has no TLS", "remove tls")
+			}
+		case a.Port != 0:
+		case a.Body != "":
+			d.fault(active.at("body"), "nobody answers over UDP what was not asked", "add send, what is asked")
+		default:
+			a.Off = true
+		}
 	}
 	if p.SendProxyProtocol != "" {
 		d.fault(keyOf(n, "send_proxy_protocol"), "send_proxy_protocol: pool "+p.Name+" has udp backends, and a header would be needed in each datagram", "remove it")

@@ -75,6 +75,12 @@ func checkProtocol(d *decoder, n *node, a *Active) {
 		d.fault(n.at("body"), "an answer to HEAD has no body", "write method: GET, or remove body")
 	case a.Protocol == "tcp" && a.Path != "":
 		d.fault(n.at("path"), "a tcp check has no path", "remove path, or write protocol: http")
+	case a.Protocol == "udp" && a.Path != "":
+		d.fault(n.at("path"), "a udp check has no path", "remove path, or write protocol: http")
+	case a.Protocol == "udp" && a.Send == "":
+		d.fault(n.at("protocol"), "a udp check has to send something, as nobody answers otherwise", `add send, such as send: 'ping\n'`)
+	case a.Protocol == "udp" && a.TLS == "on":
+		d.fault(n.at("tls"), "a udp check has no TLS", "remove tls")
 	case a.Protocol == "grpc" && a.Path != "":
 		d.fault(n.at("path"), "a grpc check has no path: it calls grpc.health.v1.Health/Check", "remove path, or write protocol: http")
 	}
@@ -84,6 +90,8 @@ func checkProtocol(d *decoder, n *node, a *Active) {
 		unused("remove ", "send")
 	case "tcp":
 		unused("add path to make it an http check, or remove ", "method", "expect", "host")
+	case "udp":
+		unused("remove ", "method", "expect", "host", "service")
 	case "grpc":
 		unused("remove ", "method", "expect", "body", "send")
 	}

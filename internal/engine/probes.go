@@ -63,6 +63,13 @@ func probeTarget(cfg *config.Pool, address string, secure *tls.Config) probe.Tar
 			out.TLS.NextProtos = []string{"h2"} // its own copy, see setProbe
 		}
 		return out
+	case "udp":
+		out.Talk = &probe.Talk{Datagrams: true, Want: contentMatch(a.Body)}
+		if out.Talk.Want != nil {
+			out.Talk.Want.Bytes = true
+		}
+		out.Talk.Send, _ = config.SendText(a.Send)
+		return out
 	default:
 		if a.Send != "" || a.Body != "" {
 			out.Talk = &probe.Talk{Want: contentMatch(a.Body)}

@@ -17,11 +17,15 @@ var checkRules = []Rule{
 		Name: "check_off", Severity: Warning,
 		Title: "Backends are not probed",
 		Why:   "Without probes only failing requests take a backend out, so users find the failures, and nothing but the passing of time brings it back. A backend that wants to leave cannot say so: the drain signal is the answer of the probe.",
-		Fix:   "Ask a path that says whether the backend wants work.",
+		Fix:   "Ask a path that says whether the backend wants work; a backend of UDP what it answers: `send: 'ping\\n'`, and `body` where not any answer will do.",
 		find: func(v *view) {
 			v.pools(func(p *config.Pool, at []string) {
-				if p.Active.Off && v.Plan.Check.Detection == 0 { // else detection_slo says it
-					here := path(at, "health", "active")
+				here := path(at, "health", "active")
+				switch {
+				case !p.Active.Off || v.Plan.Check.Detection != 0: // detection_slo says it
+				case p.Datagrams():
+					v.found(v.at(here, at), "pool "+p.Name+" has no active checks: nobody knows of a port of UDP before it was asked something. Write health.active.send, what its backends answer, or the port and path of a check by HTTP")
+				default:
 					v.found(here, "pool "+p.Name+" has no active checks: users find each failure, and a backend cannot say that it is leaving", write(here, "{path: /readyz}"))
 				}
 			})

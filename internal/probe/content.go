@@ -22,6 +22,9 @@ const maxContent = 64 << 10
 type Match struct {
 	Text    string
 	Pattern *regexp.Regexp // nil: Text
+	// Bytes has the pattern match bytes: \xNN, and any character up to U+00FF, is the
+	// byte of that number.
+	Bytes bool
 }
 
 // String returns the match as it is configured.
@@ -33,10 +36,22 @@ func (m *Match) String() string {
 }
 
 func (m *Match) in(content []byte) bool {
-	if m.Pattern != nil {
+	switch {
+	case m.Pattern != nil && m.Bytes:
+		return m.Pattern.MatchString(characters(content))
+	case m.Pattern != nil:
 		return m.Pattern.Match(content)
 	}
 	return bytes.Contains(content, []byte(m.Text))
+}
+
+// characters has a character for each byte, of its number (ISO 8859-1).
+func characters(b []byte) string {
+	out := make([]rune, len(b))
+	for i, c := range b {
+		out[i] = rune(c)
+	}
+	return string(out)
 }
 
 // content reads the content of an answer, of which rest has come already.

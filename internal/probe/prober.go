@@ -58,9 +58,12 @@ type Target struct {
 
 // Talk is a check of a protocol that is not known here.
 type Talk struct {
-	Send string // first; empty: the backend speaks first
-	// Want is what has to come, in its first 64 KiB; nil: a byte.
+	Send string // first; empty: the backend speaks first, which it does over TCP alone
+	// Want is what has to come, in its first 64 KiB, or in one datagram; nil: a byte, or
+	// any datagram.
 	Want *Match
+	// Datagrams has it said over UDP, in one datagram. Not with TLS and Proxy.
+	Datagrams bool
 }
 
 // HTTP is the question of an HTTP check and the answers that pass.

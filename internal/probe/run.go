@@ -116,7 +116,7 @@ func (p *Prober) connect(j *job, deadline time.Time) (*conn, verdict) {
 		until := time.Now()
 		until = until.Add(deadline.Sub(until) / time.Duration(len(addresses)-i))
 		var err error
-		if raw, err = dial(p.ctx, a, until); err == nil {
+		if raw, err = dial(p.ctx, j.target.network(), a, until); err == nil {
 			break
 		}
 		raw = nil

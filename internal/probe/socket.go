@@ -13,9 +13,9 @@ import (
 // a socket in TIME_WAIT for every probe.
 //
 // Probes that end here are few; what is only a connection goes to the connector.
-func dial(ctx context.Context, to netip.AddrPort, deadline time.Time) (net.Conn, error) {
+func dial(ctx context.Context, network string, to netip.AddrPort, deadline time.Time) (net.Conn, error) {
 	d := net.Dialer{Deadline: deadline, KeepAlive: -1}
-	c, err := d.DialContext(ctx, "tcp", to.String())
+	c, err := d.DialContext(ctx, network, to.String())
 	if err != nil {
 		return nil, err
 	}

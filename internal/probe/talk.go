@@ -13,6 +13,9 @@ import (
 // until it is there, the backend ends, or the time is over.
 func (p *Prober) talk(c *conn, j *job) verdict {
 	t := j.target.Talk
+	if t.Datagrams {
+		return p.exchange(c, j)
+	}
 	if t.Send != "" {
 		if _, err := io.WriteString(c, t.Send); err != nil {
 			return p.lost(err, j, "could not be asked")
