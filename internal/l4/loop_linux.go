@@ -157,8 +157,9 @@ func (l *loop) register(p *pair, s side) error {
 		Events: unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLPRI | unix.EPOLLET,
 		Fd:     p.slot, Pad: int32(l.slots[p.slot].gen<<1 | uint32(s)),
 	}
-	if err := unix.EpollCtl(l.ep, unix.EPOLL_CTL_ADD, int(p.fd[s]), &ev); err != nil {
-		return fmt.Errorf("wait for a session: %w", err)
+	// None of it waits, and the scheduler need not be told.
+	if _, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_CTL, uintptr(l.ep), unix.EPOLL_CTL_ADD, uintptr(p.fd[s]), uintptr(unsafe.Pointer(&ev)), 0, 0); errno != 0 {
+		return fmt.Errorf("wait for a session: %w", errno)
 	}
 	return nil
 }
@@ -229,8 +230,9 @@ func (l *loop) run() {
 }
 
 // turn waits for events and handles them. It reports false when the loop is
-// closed.
-func (l *loop) turn() bool {
+// closed, and only then: a panic costs the rest of the turn.
+func (l *loop) turn() (more bool) {
+	more = true
 	defer l.caught(nil)
 	n, wait, ok := 0, 0, false
 	if len(l.again) == 0 {
@@ -268,10 +270,16 @@ func (l *loop) caught(p *pair) {
 		return
 	}
 	l.bug(v)
-	if p != nil && !p.over {
+	switch {
+	case p == nil:
+		time.Sleep(panicPause)
+	case !p.over:
 		l.finish(p, end{how: endTold})
 	}
 }
+
+// panicPause keeps a panic that comes again with each turn from filling the log.
+const panicPause = 10 * time.Millisecond
 
 // mayWait says for how long nothing is to be done; ok is false when there is.
 func (l *loop) mayWait() (ms int, ok bool) {

@@ -73,10 +73,12 @@ func (l *loop) alive(p *pair) bool {
 	return moved
 }
 
-// push puts a pair into the heap, by when its time is over.
+// push puts a pair into the heap, by when its time is over; one that has none stays out.
 func (l *loop) push(p *pair) {
 	if p.over || p.pos >= 0 {
 		return
 	}
-	l.heap.Push(p.bound(), p)
+	if t := p.bound(); t != 0 {
+		l.heap.Push(t, p)
+	}
 }

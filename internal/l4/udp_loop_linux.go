@@ -117,8 +117,9 @@ func (l *flowLoop) run() {
 }
 
 // turn waits for events and handles them. It reports false when the loop is
-// closed.
-func (l *flowLoop) turn() bool {
+// closed, and only then: a panic costs the rest of the turn.
+func (l *flowLoop) turn() (more bool) {
+	more = true
 	defer l.caught()
 	n := l.poll()
 	if n == 0 && (l.paused || len(l.again)+len(l.againPorts) == 0) && l.sleep() {
@@ -157,7 +158,8 @@ func (l *flowLoop) caught() {
 	if v := recover(); v != nil {
 		l.bug(v)
 		l.out.reset()
-		l.used = 0
+		l.used, l.ending = 0, nil
+		time.Sleep(panicPause)
 	}
 }
 
@@ -220,12 +222,13 @@ func (l *flowLoop) event(e *unix.EpollEvent) {
 	}
 }
 
-// resume goes on with those that had more to read than one turn allows.
+// resume goes on with those that had more to read than one turn allows, unless another
+// process reads them by now.
 func (l *flowLoop) resume() {
 	n := len(l.againPorts)
 	for i := range n {
 		p := l.againPorts[i]
-		if p.again = false; p.slot >= 0 {
+		if p.again = false; p.slot >= 0 && !p.given {
 			l.readPort(p)
 		}
 	}
@@ -234,7 +237,10 @@ func (l *flowLoop) resume() {
 	for i := range n {
 		f := l.again[i]
 		l.again[i] = nil
-		if f.again = false; f.slot >= 0 {
+		if f == nil {
+			continue // a turn ended here, by a panic
+		}
+		if f.again = false; f.slot >= 0 && !f.given {
 			l.readFlow(f)
 		}
 	}
