@@ -201,9 +201,7 @@ func (e *exchange) send() Failure {
 	b, up := &e.body, e.up
 	piece, end := b.opening()
 	e.sentAt, e.headFor = e.now, e.now
-	if d := e.rt.Timeouts.StreamIdle; d > 0 {
-		up.SetWriteDeadline(e.now.Add(d))
-	}
+	up.SetWriteDeadline(after(e.now, e.rt.Timeouts.StreamIdle)) // or none: not what the last exchange has left
 	if e.rt.Retry.Hedge.On() {
 		e.planHedge()
 	}
@@ -246,7 +244,7 @@ func (e *exchange) again(f *Failure) bool {
 		return e.elsewhere(f)
 	}
 	f.Replayable = e.replayable()
-	if !f.Sent && e.body.lost {
+	if !f.Sent && (e.body.running() || e.body.lost) {
 		return false // nothing was sent, but the content is gone
 	}
 	d := e.next(f)
@@ -517,6 +515,9 @@ func (e *exchange) dropUpstream() {
 	}
 	e.delist()
 	e.w.target(nil)
+	if e.body.over.Load() {
+		e.body.join() // what it says must not be taken for a word of the next attempt's
+	}
 	if e.body.pumping {
 		e.up.Cut()
 		e.body.orphan = e.up

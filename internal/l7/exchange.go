@@ -382,6 +382,7 @@ func (e *exchange) finish(f *Failure) {
 	}
 	e.stopPump()
 	if e.limited {
+		e.limited = false
 		e.rt.Limit.release()
 	}
 	e.record(f)
@@ -508,6 +509,7 @@ func (e *exchange) crashed() {
 	if e.d != nil {
 		e.d.Abort()
 	}
+	e.delist()
 	if e.up != nil {
 		e.up.Cut()
 	}
@@ -524,6 +526,7 @@ func (e *exchange) crashed() {
 		e.rt.Limit.release()
 	}
 	e.body.join()
+	e.x.budget.Give(e.body.charged)
 	if e.up != nil {
 		e.up.Close()
 	}

@@ -163,9 +163,7 @@ func (h *hedge) ask() Failure {
 		return clientGone(PhaseConnect, nil)
 	}
 	h.sentAt = clock.Now()
-	if d := h.times.StreamIdle; d > 0 {
-		up.SetWriteDeadline(h.sentAt.Add(d))
-	}
+	up.SetWriteDeadline(after(h.sentAt, h.times.StreamIdle))
 	err := up.WriteHead(h.req, nil, true)
 	h.sent = err == nil || up.BytesWritten() > 0
 	by := earliest(after(h.sentAt, h.times.ResponseHeader), h.by)

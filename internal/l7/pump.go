@@ -48,7 +48,7 @@ func (e *exchange) mayRetain(n int) int64 {
 	if !b.keeping {
 		return 0
 	}
-	if n > 0 && (e.x.isShort() || !e.x.budget.Take(int64(n))) {
+	if n > 0 && (int64(len(b.keep)+n) > e.rt.RetryBody || e.x.isShort() || !e.x.budget.Take(int64(n))) {
 		// What was kept is of no use without this piece.
 		e.x.budget.Give(b.charged)
 		b.charged, b.keep, b.keeping = 0, nil, false
