@@ -62,7 +62,9 @@ listeners:
       - {pool: app}
   strict:
     tls: {certificates: [{cert: %[1]q, key: %[2]q}], client_auth: {mode: required, ca: %[4]q}}
-    pool: app
+    routes:
+      - {match: {path: /told}, pool: told}
+      - {pool: app}
   plain:
     protocol: tcp
     tls: {certificates: [{cert: %[1]q, key: %[2]q}], client_auth: {mode: optional, ca: %[4]q}, alpn: [imap, pop3]}
@@ -71,13 +73,14 @@ pools:
   vault: {backends: ["tcp://%[5]s"]}
   app: {backends: [%[6]q]}
   plain: {backends: ["tcp://%[7]s"], send_proxy_protocol: v2}
+  told: {backends: ["http://%[7]s"], send_proxy_protocol: v2}
 `, cert, key, more, b.ca.WritePool(dir), strings.TrimPrefix(vault.URL, "https://"), app.URL, announced(t))
 	b.running = start(t, b.text)
 	return b
 }
 
 // announced is a server in clear that answers each line of a connection with what
-// its PROXY header said, and the line.
+// its PROXY header said, and the line; a request's, in HTTP.
 func announced(t *testing.T) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -119,7 +122,16 @@ func announced(t *testing.T) string {
 					if err != nil {
 						return
 					}
-					_, _ = fmt.Fprintf(c, "%s|%s|%s|%x|%s|%s", h.Source.Addr(), name, alpn, ssl[:min(5, len(ssl))], ssl[min(5, len(ssl)):], line)
+					says := fmt.Sprintf("%s|%s|%s|%x|%s|%s", h.Source.Addr(), name, alpn, ssl[:min(5, len(ssl))], ssl[min(5, len(ssl)):], line)
+					if strings.HasPrefix(line, "GET ") {
+						for err == nil && line != "\r\n" {
+							line, err = r.ReadString('\n')
+						}
+						says = fmt.Sprintf("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(says), says)
+					}
+					if _, _ = io.WriteString(c, says); line == "\r\n" {
+						return
+					}
 				}
 			}()
 		}
@@ -199,6 +211,13 @@ func TestPassedOnAndEnded(t *testing.T) {
 			if !strings.Contains(got, w) {
 				t.Errorf("%+v: no %q in %q", c.cfg.ServerName, w, got)
 			}
+		}
+	}
+	for _, h2 := range []bool{false, true} { // the same is said of what requests come on
+		alpn := map[bool]string{true: "h2"}[h2]
+		got := mustGet(t, asking(t, b.running, b.ca, "strict.test", h2, alice), "https://strict.test/told").body
+		if !strings.HasPrefix(got, "127.0.0.1|strict.test|"+alpn+"|0700000000|") || !strings.Contains(got, "TLSv1.3") || !strings.Contains(got, "alice") {
+			t.Errorf("told by requests: %q", got)
 		}
 	}
 	if got := said(&tls.Config{ServerName: "plain.test", NextProtos: []string{"xmpp-client"}}); !strings.Contains(got, "no application protocol") {

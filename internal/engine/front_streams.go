@@ -89,8 +89,8 @@ func (s *streams) serve(c *netconn.Conn, info *listen.Info) {
 	}
 	if info.TLS {
 		ci.Name = strings.ToLower(strings.TrimSuffix(info.SNI, "."))
-		ci.TLVs = func() []byte { return securedTLVs(info) }
-		ci.Session = &clientInfo(info).Secure.Session
+		secure := clientInfo(info).Secure
+		ci.TLVs, ci.Session = secure.TLVs, &secure.Session
 	}
 	r := s.routes()
 	if r == nil {
@@ -106,6 +106,29 @@ func (s *streams) serve(c *netconn.Conn, info *listen.Info) {
 		return
 	}
 	s.px.Serve(c, &ci, r.all[0], nil)
+}
+
+// wantsBare reports that the listener's sessions go to one pool as they are.
+func (s *streams) wantsBare() bool {
+	if !s.on.Load() {
+		return false
+	}
+	r := s.routes()
+	return r.bare() && s.px.WantsBare()
+}
+
+// bare reports that nothing has to be read of a connection to find its route.
+func (r *streamRoutes) bare() bool { return r != nil && r.names == nil && len(r.all) > 0 }
+
+// serveBare carries a session whose connection is but a descriptor.
+func (s *streams) serveBare(b netconn.Bare, info *listen.Info) bool {
+	r := s.routes()
+	if !s.on.Load() || !r.bare() {
+		return false // a new plan has come since
+	}
+	ci := l4.Client{Peer: info.Remote, Local: info.Local, Began: clock.Now()}
+	s.px.ServeBare(b, &ci, r.all[0])
+	return true
 }
 
 // buildStreams makes the routes of sessions out of those that were built for

@@ -25,6 +25,7 @@ func clientInfo(info *listen.Info) *l7.ClientInfo {
 		ci.Secure = l7.NewSecure(observe.Session{
 			Version: info.TLSVersion, Suite: info.Suite, Resumed: info.Resumed, Name: strings.ToLower(info.SNI),
 		}, info.ClientCerts)
+		ci.Secure.ALPN = info.ALPN
 	}
 	return ci
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/weirlb/weir/internal/message"
 	"github.com/weirlb/weir/internal/observe"
+	"github.com/weirlb/weir/internal/proxyproto"
 )
 
 // Secure is what is known of a client's TLS connection. It is immutable, and
@@ -20,6 +21,29 @@ type Secure struct {
 	// Chain is what the client showed and the listener has verified, its own
 	// certificate first; empty: none.
 	Chain []*x509.Certificate
+	// ALPN is the protocol that was agreed on; empty: none.
+	ALPN string
+}
+
+// TLVs are what a PROXY header of version 2 tells a backend of the connection: what it
+// would know if TLS had ended there.
+func (s *Secure) TLVs() []byte {
+	if s == nil {
+		return nil
+	}
+	out := proxyproto.AppendTLV(nil, proxyproto.TypeAuthority, s.Name)
+	if s.Name == "" {
+		out = nil
+	}
+	said := proxyproto.Secured{Version: s.Version, Suite: s.Suite, Resumed: s.Resumed, Certificate: len(s.Chain) > 0}
+	if said.Certificate {
+		said.CN = s.Chain[0].Subject.CommonName
+	}
+	out = said.Append(out)
+	if s.ALPN != "" {
+		out = proxyproto.AppendTLV(out, proxyproto.TypeALPN, s.ALPN)
+	}
+	return out
 }
 
 // NewSecure returns what a session says; the client's part of it is filled in

@@ -33,6 +33,9 @@ func (c *ClientInfo) header(version int) []byte {
 		if c.Proxied != nil {
 			p.TLVs, p.Checksum = c.Proxied.TLVs, c.Proxied.Checksum
 		}
+		if version > 1 {
+			p.Add(c.Secure.TLVs())
+		}
 		*h = p.Append(nil, version)
 	}
 	return *h

@@ -5,6 +5,7 @@ package proxyproto
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 )
 
 // Limits of a header's size in bytes.
@@ -88,6 +89,23 @@ func (h *Header) TLV(kind byte) (value []byte, ok bool) {
 			return v, true
 		}
 		rest = next
+	}
+}
+
+// Add adds TLVs of those types of which the header has none: who was nearer to the
+// client has had its say already. What TLVs was before is not written to.
+func (h *Header) Add(more []byte) {
+	own := slices.Clip(h.TLVs)
+	for {
+		kind, value, rest, ok := nextTLV(more)
+		if !ok {
+			h.TLVs = own
+			return
+		}
+		if _, said := h.TLV(kind); !said {
+			own = append(own, more[:tlvHead+len(value)]...)
+		}
+		more = rest
 	}
 }
 

@@ -34,6 +34,12 @@ func TestSecured(t *testing.T) {
 	if why != OK || string(name) != "a.test" || !ok || string(ssl) != want[3:] {
 		t.Errorf("read back: %v, %q, %q", why, name, ssl)
 	}
+	said := got.TLVs
+	got.Add(AppendTLV(AppendTLV(AppendTLV(nil, TypeAuthority, "b.test"), TypeALPN, "h2"), TypeALPN, "imap"))
+	name, _ = got.TLV(TypeAuthority)
+	if alpn, _ := got.TLV(TypeALPN); string(name) != "a.test" || string(alpn) != "h2" || &said[0] == &got.TLVs[0] {
+		t.Errorf("added: %q, %q", name, got.TLVs)
+	}
 	for _, suite := range tls.CipherSuites() {
 		if suite.ID < 0xc000 && suite.ID > 0x1303 || strings.HasPrefix(suite.Name, "TLS_RSA") {
 			continue
