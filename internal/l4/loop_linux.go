@@ -4,7 +4,6 @@ package l4
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"sync"
 	"syscall"
@@ -22,23 +21,19 @@ import (
 // registered once, edge-triggered: an event says that there is something new,
 // and what it says is remembered until a call finds nothing more.
 type loop struct {
+	poller
+
 	// Constant.
-	ep, bell int      // epoll instance, eventfd
-	file     *os.File // ep, as the runtime waits for it
-	read     func(func(uintptr) bool) error
-	bug      func(v any)
-	done     chan struct{} // closed when the goroutine has ended
+	bug  func(v any)
+	done chan struct{} // closed when the goroutine has ended
 
 	// Owned by the goroutine.
 	buf     [chunk]byte
-	events  [256]unix.EpollEvent
 	due     []due
 	again   []*pair                  // have more to move
 	heap    netconn.Deadlines[*pair] // of those with a time
 	now     balance.Instant
 	noPipes balance.Instant // until when no pipe is asked for
-	ready   int             // events that the last wait has found
-	alarm   balance.Instant // when the wait ends at the latest; 0: never
 
 	mu     sync.Mutex // guards the rest, and pair.slot
 	slots  []slot
@@ -68,47 +63,13 @@ type due struct {
 
 // newLoop opens a loop and starts it. Close it.
 func newLoop(bug func(v any)) (*loop, error) {
-	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	if err != nil {
-		return nil, fmt.Errorf("open an epoll instance: %w", err)
-	}
-	bell, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err != nil {
-		_ = unix.Close(ep)
-		return nil, fmt.Errorf("open an eventfd: %w", err)
-	}
-	if err := unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, bell, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: -1}); err != nil {
-		_ = unix.Close(bell)
-		_ = unix.Close(ep)
-		return nil, fmt.Errorf("wait for an eventfd: %w", err)
-	}
-	l := &loop{ep: ep, bell: bell, bug: bug, done: make(chan struct{}), free: -1}
-	if err := l.open(); err != nil {
-		_ = unix.Close(bell)
+	l := &loop{bug: bug, done: make(chan struct{}), free: -1}
+	if err := l.open("sessions"); err != nil {
 		return nil, err
 	}
 	l.heap = netconn.NewDeadlines(func(p *pair, place int32) { p.pos = place })
 	go l.run()
 	return l, nil
-}
-
-// open has the runtime wait for the epoll instance. On an error it is closed.
-func (l *loop) open() error {
-	if err := unix.SetNonblock(l.ep, true); err != nil { // else os.File does not ask the runtime's poller
-		_ = unix.Close(l.ep)
-		return fmt.Errorf("wait for an epoll instance: %w", err)
-	}
-	l.file = os.NewFile(uintptr(l.ep), "sessions")
-	raw, err := l.file.SyscallConn()
-	if err == nil {
-		err = l.file.SetReadDeadline(time.Time{}) // fails where the runtime cannot wait for it
-	}
-	if err != nil {
-		_ = l.file.Close()
-		return fmt.Errorf("wait for an epoll instance: %w", err)
-	}
-	l.read = raw.Read
-	return nil
 }
 
 // add takes a pair over; on an error it is the caller's still. Everything that
@@ -199,8 +160,7 @@ func (l *loop) end(p *pair) {
 // ring wakes the loop. Called under mu.
 func (l *loop) ring() {
 	l.asleep = false
-	one := [8]byte{1}
-	_, _ = unix.Write(l.bell, one[:]) // full only when it rings already
+	l.strike()
 }
 
 // close ends every pair and waits for the goroutine.
@@ -225,8 +185,7 @@ func (l *loop) run() {
 			l.finish(p, end{how: endTold})
 		}
 	}
-	_ = unix.Close(l.bell)
-	_ = l.file.Close()
+	l.release()
 }
 
 // turn waits for events and handles them. It reports false when the loop is
@@ -234,12 +193,9 @@ func (l *loop) run() {
 func (l *loop) turn() (more bool) {
 	more = true
 	defer l.caught(nil)
-	n, wait, ok := 0, 0, false
-	if len(l.again) == 0 {
-		wait, ok = l.mayWait()
-	}
-	if ok {
-		n = l.wait(wait)
+	n := 0
+	if len(l.again) == 0 && l.mayWait() {
+		n = l.wait(l.until)
 	} else {
 		n = l.poll()
 	}
@@ -281,12 +237,13 @@ func (l *loop) caught(p *pair) {
 // panicPause keeps a panic that comes again with each turn from filling the log.
 const panicPause = 10 * time.Millisecond
 
-// mayWait says for how long nothing is to be done; ok is false when there is.
-func (l *loop) mayWait() (ms int, ok bool) {
+// mayWait reports that nothing is to be done until l.until, and that the loop is rung
+// for what comes before.
+func (l *loop) mayWait() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed || len(l.told) > 0 {
-		return 0, false
+		return false
 	}
 	for _, p := range l.fresh {
 		l.push(p)
@@ -302,61 +259,15 @@ func (l *loop) mayWait() (ms int, ok bool) {
 			until = soon
 		}
 	}
-	if until == 0 {
-		l.asleep, l.until = true, 0
-		return -1, true
-	}
-	left := until.Sub(now)
-	if left <= 0 {
-		return 0, false
+	if until != 0 && until <= now {
+		return false
 	}
 	l.asleep, l.until = true, until
-	return int(min((left+time.Millisecond-1)/time.Millisecond, 1<<30)), true
+	return true
 }
 
 // connectLook is how long a loop sleeps at most while there are new connections.
 const connectLook = 250 * time.Millisecond
-
-// poll asks for events without waiting.
-func (l *loop) poll() int {
-	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(l.ep), uintptr(unsafe.Pointer(&l.events)), uintptr(len(l.events)), 0, 0, 0)
-	if errno != 0 {
-		return 0
-	}
-	return int(n)
-}
-
-// wait waits for events, at most so many milliseconds (-1: for ever), as a goroutine
-// waits for a socket. A blocking epoll_wait of its own would cost more: the runtime
-// takes its processor away after 20 us, looks that often whether there is another
-// one to be taken, and has to find one again afterwards.
-func (l *loop) wait(ms int) int {
-	if l.until != 0 && (l.alarm == 0 || l.until < l.alarm) {
-		l.setAlarm(l.until, time.Duration(ms)*time.Millisecond)
-	}
-	l.ready = 0
-	if err := l.read(l.look); err != nil { // the alarm
-		l.setAlarm(0, 0)
-	}
-	return l.ready
-}
-
-// setAlarm has waits end at a time. One that is too early costs a turn and is not
-// worth moving: times of idle sessions move with each byte.
-func (l *loop) setAlarm(t balance.Instant, in time.Duration) {
-	l.alarm = t
-	var at time.Time
-	if t != 0 {
-		at = time.Now().Add(in)
-	}
-	_ = l.file.SetReadDeadline(at) // open has seen that it works
-}
-
-// look asks for events, and reports that there are some.
-func (l *loop) look(uintptr) bool {
-	l.ready = l.poll()
-	return l.ready > 0
-}
 
 // collect finds the pairs that events belong to.
 func (l *loop) collect(n int) (told []*pair, closed bool) {
@@ -366,8 +277,7 @@ func (l *loop) collect(n int) (told []*pair, closed bool) {
 	for i := range l.events[:n] {
 		e := &l.events[i]
 		if e.Fd < 0 {
-			var b [8]byte
-			_, _ = unix.Read(l.bell, b[:])
+			l.struck()
 			continue
 		}
 		s := &l.slots[e.Fd]

@@ -217,17 +217,17 @@ func (s *Flows) record(now balance.Instant, f *Flow, o over) {
 func (f *Flow) judge(o over) (reason message.Reason, detail string) {
 	why := observe.TunnelCause(f.why.Load())
 	switch {
-	case o.failure.reason != message.OK && f.grams.out > 0:
+	case o.failure.reason != message.OK && f.answeredAfter > 0:
 		return message.ResetMidResponse, o.failure.detail
 	case o.failure.reason != message.OK:
 		return o.failure.reason, o.failure.detail
 	case o.aged:
 		return message.MaxAge, "open for " + f.rt.Total.String()
-	case o.evicted && f.grams.out == 0:
-		return message.ConnLimit, "evicted before an answer came: the table is full"
+	case o.evicted && f.answeredAfter == 0:
+		return message.ConnLimit, "made room for others before an answer came"
 	case o.evicted:
-		return message.OK, "evicted: the table is full"
-	case o.idle && f.grams.out == 0:
+		return message.OK, "made room for others"
+	case o.idle && f.answeredAfter == 0:
 		return message.ResponseTimeout, "no answer came"
 	case o.idle:
 		return message.OK, ""
@@ -249,6 +249,8 @@ type FlowRelay struct {
 	// settle is how old a settled flow is at least.
 	settle time.Duration
 	loose  loose
+	// ready is all, for those who must not wait for mu.
+	ready atomic.Pointer[[]*flowLoop]
 
 	mu     sync.Mutex // guards the rest
 	all    []*flowLoop
@@ -297,6 +299,7 @@ func (r *FlowRelay) loops() ([]*flowLoop, error) {
 		l.ask(func() { l.others = others })
 	}
 	r.all = all
+	r.ready.Store(&all)
 	return all, nil
 }
 

@@ -42,7 +42,7 @@ func TestFlowSettles(t *testing.T) {
 			f := &Flow{asking: true}
 			for i, s := range steps {
 				if !s.send {
-					f.asking, f.grams.out = false, f.grams.out+1
+					f.asking, f.answeredAfter = false, 1
 					continue
 				}
 				if got := f.settles(ms(s.at), settledAfter); got != s.want {

@@ -42,7 +42,9 @@ type FlowState struct {
 	Silent   time.Duration  `json:"silent"`
 	Answered time.Duration  `json:"answered,omitempty"` // after what time it was answered; 0: it was not
 	Settled  bool           `json:"settled,omitempty"`
-	Grams    [2]int64       `json:"datagrams"` // in, out
+	Returns  uint8          `json:"returns,omitempty"` // how often its client came back after an answer
+	Asking   bool           `json:"asking,omitempty"`  // what its client has sent last was not answered
+	Grams    [2]int64       `json:"datagrams"`         // in, out
 	Bytes    [2]int64       `json:"bytes"`
 	Attempts int            `json:"attempts"`
 	Kept     []byte         `json:"kept,omitempty"` // the first datagram, of those that were not answered
@@ -82,7 +84,7 @@ func (f *Flow) state(now balance.Instant, socket int) FlowState {
 		Pool: f.rt.PoolName, Backend: f.b.ID(), URL: f.b.Address(),
 		Age: now.Sub(f.began), Silent: now.Sub(f.last), Answered: f.answeredAfter, Settled: f.in == &f.shelf.settled,
 		Grams: [2]int64{f.grams.in, f.grams.out}, Bytes: [2]int64{f.bytes.in, f.bytes.out},
-		Attempts: f.attempts, Kept: f.kept, FD: f.fd,
+		Returns: f.returns, Asking: f.asking, Attempts: f.attempts, Kept: f.kept, FD: f.fd,
 	}
 	if f.key.local != [2]uint64{} {
 		s.Local = address(f.key.local)
@@ -98,6 +100,7 @@ func (r *FlowRelay) goOn(which func(*port) bool) {
 	for _, l := range r.running() {
 		l.await(func() {
 			l.paused = false
+			l.offer()
 			for _, p := range l.ports {
 				if p.given || !which(p) {
 					continue
@@ -176,6 +179,10 @@ func (l *flowLoop) takeBack(p *port) (all []*Flow) {
 	slices.SortFunc(all, func(a, b *Flow) int { return cmp.Compare(a.last, b.last) })
 	for _, f := range all {
 		f.given, f.again = false, true
+		if f.until != 0 { // it was told to end, and waits for its answer anew
+			f.until = 0
+			l.ending = append(l.ending, f)
+		}
 		if f.wasSettled {
 			f.shelf.settled.push(f)
 		} else {
@@ -293,6 +300,7 @@ func (l *flowLoop) adopt(p *port, s *FlowState) bool {
 	f.target.AdoptDatagrams()
 	f.place, f.limited, f.fd, f.slot = place, rt.Limit != nil, s.FD, slot
 	f.attempts, f.answeredAfter, f.kept = s.Attempts, s.Answered, s.Kept
+	f.returns, f.asking = min(s.Returns, settledReturns), s.Asking
 	f.grams.in, f.grams.out, f.bytes.in, f.bytes.out = s.Grams[0], s.Grams[1], s.Bytes[0], s.Bytes[1]
 	l.begin(f, s.Settled)
 	return true

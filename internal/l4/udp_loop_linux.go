@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -18,12 +17,13 @@ import (
 // come from sockets that the kernel spreads clients over, one of each address for
 // each loop, so that a flow is one loop's alone and nothing of it is locked.
 type flowLoop struct {
+	poller
+
 	// Constant.
-	ep, bell int           // epoll instance, eventfd
-	plain    bool          // without what the kernel offers to put datagrams together and to cut them apart
-	settle   time.Duration // see Flow.settles
-	bug      func(v any)
-	done     chan struct{} // closed when the goroutine has ended
+	plain  bool          // without what the kernel offers to put datagrams together and to cut them apart
+	settle time.Duration // see Flow.settles
+	bug    func(v any)
+	done   chan struct{} // closed when the goroutine has ended
 
 	// Owned by the goroutine.
 	up, down   *inbox // from clients, from backends
@@ -33,7 +33,6 @@ type flowLoop struct {
 	fwd        forward
 	pieces     [batch]unix.Iovec
 	parts      [batch]unix.Iovec
-	events     [256]unix.EpollEvent
 	slots      []flowSlot
 	free       int32 // head of the list of free slots, -1 none
 	ports      []*port
@@ -47,7 +46,9 @@ type flowLoop struct {
 	paused     bool // nothing is read
 	waitedOut  bool // for room to send, in this turn
 	req        balance.Request
-	others     []*flowLoop // of the relay, those after this one first
+	others     []*flowLoop     // of the relay, those after this one first
+	unresolved <-chan struct{} // a name that the flow which is opened waits for; nil: none
+	held       held
 
 	loose atomic.Int64 // flows that may be ended for others
 	wake               // shared with other goroutines
@@ -64,25 +65,14 @@ type flowSlot struct {
 
 // newFlowLoop opens a loop and starts it. Close it.
 func newFlowLoop(bug func(v any), plain bool, settle time.Duration) (*flowLoop, error) {
-	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	if err != nil {
-		return nil, fmt.Errorf("open an epoll instance: %w", err)
-	}
-	bell, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err != nil {
-		_ = unix.Close(ep)
-		return nil, fmt.Errorf("open an eventfd: %w", err)
-	}
-	if err := unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, bell, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: -1}); err != nil {
-		_ = unix.Close(bell)
-		_ = unix.Close(ep)
-		return nil, fmt.Errorf("wait for an eventfd: %w", err)
-	}
 	l := &flowLoop{
-		ep: ep, bell: bell, plain: plain, settle: settle, bug: bug, done: make(chan struct{}), free: -1,
+		plain: plain, settle: settle, bug: bug, done: make(chan struct{}), free: -1,
 		up: newInbox(), down: newInbox(), shelfOf: make(map[*Route]*shelf),
 	}
-	l.wake.bell = bell
+	if err := l.poller.open("flows"); err != nil {
+		return nil, err
+	}
+	l.strikes = &l.poller
 	go l.run()
 	return l, nil
 }
@@ -112,8 +102,7 @@ func (l *flowLoop) run() {
 	for len(l.ports) > 0 {
 		l.removePort(l.ports[0])
 	}
-	_ = unix.Close(l.bell)
-	_ = unix.Close(l.ep)
+	l.release()
 }
 
 // turn waits for events and handles them. It reports false when the loop is
@@ -121,9 +110,11 @@ func (l *flowLoop) run() {
 func (l *flowLoop) turn() (more bool) {
 	more = true
 	defer l.caught()
-	n := l.poll()
-	if n == 0 && (l.paused || len(l.again)+len(l.againPorts) == 0) && l.sleep() {
-		n = l.wait(l.timeLeft())
+	n := 0
+	if (l.paused || len(l.again)+len(l.againPorts) == 0) && l.sleep() {
+		n = l.wait(l.soonest())
+	} else {
+		n = l.poll()
 	}
 	l.now = clock.Now()
 	l.waitedOut = false
@@ -163,12 +154,11 @@ func (l *flowLoop) caught() {
 	}
 }
 
-// timeLeft is for how many milliseconds nothing is to be done; -1: for ever.
-func (l *flowLoop) timeLeft() int {
+// soonest is when something is to be done next; 0: never.
+func (l *flowLoop) soonest() (at balance.Instant) {
 	if l.paused {
-		return -1
+		return 0
 	}
-	var at balance.Instant
 	if len(l.closing) > 0 {
 		at = l.closing[0].until
 	}
@@ -177,37 +167,13 @@ func (l *flowLoop) timeLeft() int {
 			at = t
 		}
 	}
-	if at == 0 {
-		return -1
-	}
-	left := at.Sub(clock.Now())
-	return int(min(max((left+time.Millisecond-1)/time.Millisecond, 0), 1<<30))
-}
-
-// poll asks for events without waiting.
-func (l *flowLoop) poll() int {
-	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(l.ep), uintptr(unsafe.Pointer(&l.events)), uintptr(len(l.events)), 0, 0, 0)
-	if errno != 0 {
-		return 0
-	}
-	return int(n)
-}
-
-// wait waits for events, at most so many milliseconds (-1: for ever). The
-// runtime may take the processor back meanwhile.
-func (l *flowLoop) wait(ms int) int {
-	n, _, errno := unix.Syscall6(unix.SYS_EPOLL_PWAIT, uintptr(l.ep), uintptr(unsafe.Pointer(&l.events)), uintptr(len(l.events)), uintptr(ms), 0, 0)
-	if errno != 0 {
-		return 0 // EINTR
-	}
-	return int(n)
+	return at
 }
 
 // event handles what epoll says.
 func (l *flowLoop) event(e *unix.EpollEvent) {
 	if e.Fd < 0 {
-		var b [8]byte
-		_, _ = unix.Read(l.bell, b[:])
+		l.struck()
 		return
 	}
 	s := &l.slots[e.Fd]

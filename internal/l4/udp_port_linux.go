@@ -101,6 +101,9 @@ func (l *flowLoop) readRun(p *port, i, n int) int {
 	}
 	if f == nil {
 		if f = l.open(p, &k, hash); f == nil {
+			if l.mayHold() {
+				l.hold(p, &k, l.pieces[:count], size)
+			}
 			return next
 		}
 	}
@@ -236,11 +239,15 @@ func (l *flowLoop) refusedSend(f *Flow, errno syscall.Errno, rest []unix.Iovec) 
 	if l.failed(f, errno) {
 		return f
 	}
-	if f.grams.out == 0 {
+	if f.answeredAfter == 0 {
 		l.dropped(p, f, len(rest), dropUnreachable)
 		return nil // what could be tried was
 	}
-	return l.open(p, &key, hash)
+	next := l.open(p, &key, hash)
+	if next == nil && l.mayHold() {
+		l.hold(p, &key, rest, 0)
+	}
+	return next
 }
 
 // drop is why a datagram went nowhere.

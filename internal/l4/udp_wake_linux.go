@@ -2,20 +2,16 @@
 
 package l4
 
-import (
-	"sync"
-
-	"golang.org/x/sys/unix"
-)
+import "sync"
 
 // wake is how other goroutines ask something of a loop that waits.
 type wake struct {
-	bell int // eventfd; constant
+	strikes *poller // constant
 
 	mu     sync.Mutex // guards the rest
 	todo   []func()
 	ends   []*Flow // to be ended
-	asleep bool    // in epoll_wait, or about to be
+	asleep bool    // it waits, or is about to
 	closed bool
 }
 
@@ -64,8 +60,7 @@ func (w *wake) ring() {
 		return
 	}
 	w.asleep = false
-	one := [8]byte{1}
-	_, _ = unix.Write(w.bell, one[:]) // full only when it rings already
+	w.strikes.strike()
 }
 
 // sleep says that the loop is about to wait; false: there is something to do.

@@ -16,7 +16,22 @@ import (
 	"github.com/weirlb/weir/internal/netconn"
 )
 
-var errUnresolved = errors.New("no name server has answered yet")
+// unresolvedError is a name of which no address is known yet; it is closed when that
+// has changed, or will not.
+type unresolvedError <-chan struct{}
+
+// Error implements error.
+func (unresolvedError) Error() string { return "no name server has answered yet" }
+
+// Unresolved returns what is closed when the name is answered for, or is not, that an
+// error of OpenDatagrams is about; nil: it is about something else.
+func Unresolved(err error) <-chan struct{} {
+	var u unresolvedError
+	if errors.As(err, &u) {
+		return u
+	}
+	return nil
+}
 
 // OpenDatagrams is Open for datagrams: it returns the descriptor of a non-blocking
 // socket of UDP that is connected to the backend, so that what others send to it is
@@ -96,7 +111,7 @@ func (t *Target) nearest() (netip.Addr, error) {
 	} else if !errors.Is(err, errAborted) {
 		return netip.Addr{}, err
 	}
-	return netip.Addr{}, errUnresolved
+	return netip.Addr{}, unresolvedError(t.names.pending(t.host))
 }
 
 // datagramSocket makes a socket that is connected to an address.

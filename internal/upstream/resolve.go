@@ -85,6 +85,19 @@ func (r *Resolver) known(host string, now func() balance.Instant) []netip.Addr {
 	return n.good
 }
 
+// pending returns what is closed when the question about a name that runs is over, or
+// what is closed already.
+func (r *Resolver) pending(host string) <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n := r.names[host]; n != nil && n.pending != nil {
+		return n.pending
+	}
+	over := make(chan struct{})
+	close(over)
+	return over
+}
+
 // Lookup returns the addresses of a name as connections for traffic would get
 // them: what is remembered at once, renewed meanwhile when it is old, else what
 // the servers say before the context ends. The slice must not be modified.
