@@ -18,7 +18,7 @@ import (
 // give it back with Put, or Close it.
 type Conn struct {
 	*http1.ClientConn                   // nil where mux is not
-	mux               *http2.ClientConn // of one that speaks HTTP/2
+	mux               *http2.ClientConn // of one that speaks HTTP/2; set under Target.mu
 
 	// bare asks whoever has a socket of Begin to end; nil: nc is the connection.
 	bare func()

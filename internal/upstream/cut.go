@@ -37,21 +37,21 @@ func (t *Target) Cut() int {
 	t.CloseIdle()
 	t.mu.Lock()
 	t.over = t.draining
-	loaned := make([]*Conn, 0, len(t.all))
+	loaned := make([]func(), 0, len(t.all))
 	for c := range t.all {
-		loaned = append(loaned, c)
-	}
-	t.mu.Unlock()
-	for _, c := range loaned {
 		c.cut.Store(true)
 		switch {
 		case c.mux != nil:
-			c.mux.Cut()
+			loaned = append(loaned, c.mux.Cut)
 		case c.bare != nil:
-			c.bare()
+			loaned = append(loaned, c.bare)
 		default:
-			c.nc.Abort()
+			loaned = append(loaned, c.nc.Abort)
 		}
+	}
+	t.mu.Unlock()
+	for _, end := range loaned {
+		end()
 	}
 	return len(loaned)
 }

@@ -155,11 +155,16 @@ func (t *Target) DialStream(now, deadline balance.Instant, abort <-chan struct{}
 		err := t.awaitDial(d, late, abort)
 		t.mu.Lock()
 		d.joined--
-		plain := d.plain
-		d.plain = nil
+		var plain *Conn
+		if err == nil || d.joined == 0 { // else others have come for it as well
+			plain, d.plain = d.plain, nil
+		}
 		t.mu.Unlock()
 		switch {
 		case err != nil:
+			if plain != nil {
+				plain.Close()
+			}
 			return nil, nil, err
 		case plain != nil:
 			return nil, plain, nil
@@ -210,19 +215,23 @@ func (t *Target) runDial(d *streamDial) {
 	if i := slices.Index(t.mux.dials, d); i >= 0 {
 		t.mux.dials = slices.Delete(t.mux.dials, i, i+1)
 	}
-	unused := d.joined == 0 && (t.draining || t.closed)
+	unused := d.joined == 0
+	unkept := unused && (t.draining || t.closed)
 	switch {
 	case err != nil:
 		d.err = err
 	case c.mux == nil:
-		d.err, d.plain = errPlain, c
+		d.err = errPlain
 		t.plain.Store(true)
+		if !unused {
+			d.plain = c
+		}
 	}
 	t.mu.Unlock()
 	close(d.done)
 	t.wakeAll()
 	switch {
-	case err == nil && c.mux != nil && unused:
+	case err == nil && c.mux != nil && unkept:
 		c.mux.Retire()
 	case err == nil && c.mux == nil && unused:
 		c.Close()
@@ -324,7 +333,12 @@ func (t *Target) speak(c *Conn, o *settings, deadline balance.Instant) error {
 		Keep: keep, Dies: c.dies, Stall: o.UserTimeout, Ping: o.Ping,
 	}, owner{t, c}, deadline)
 	if err == nil {
+		t.mu.Lock()
 		c.mux = m
+		t.mu.Unlock()
+		if c.CutShort() {
+			m.Cut() // Cut came before it could know
+		}
 		return nil
 	}
 	kind := kindOf(err)
