@@ -13,8 +13,9 @@ import (
 type Gate struct {
 	most atomic.Int64
 	open atomic.Int64
-	// flows are those of open that are flows of datagrams.
-	flows atomic.Int64
+	// flows are flows of datagrams, which are not in open.
+	flows     atomic.Int64
+	mostFlows atomic.Int64
 	room  room
 }
 
@@ -31,6 +32,10 @@ func (g *Gate) SetLimit(n int) {
 	g.most.Store(int64(n))
 	g.room.signal()
 }
+
+// SetFlows changes the ceiling of the flows of all listeners together, whatever theirs
+// are; 0 means none. Those above a lowered one stay.
+func (g *Gate) SetFlows(n int) { g.mostFlows.Store(int64(n)) }
 
 // Limit returns the ceiling; 0 means none.
 func (g *Gate) Limit() int { return int(g.most.Load()) }
@@ -52,11 +57,15 @@ func (g *Gate) leave() {
 	g.room.signal()
 }
 
-// enterFlow counts a flow. When halved is set it reports false, and counts nothing,
-// where all flows together have half of the places.
+// enterFlow counts a flow. It reports false, and counts nothing, where all flows together
+// have what they may, or, when halved is set, half of the places.
 func (g *Gate) enterFlow(halved bool) bool {
 	n := g.flows.Add(1)
-	if most := g.most.Load(); halved && most > 0 && n > max(most/2, 1) {
+	most := g.mostFlows.Load()
+	if half := max(g.most.Load()/2, 1); halved && g.most.Load() > 0 && (most <= 0 || half < most) {
+		most = half
+	}
+	if most > 0 && n > most {
 		g.flows.Add(-1)
 		return false
 	}

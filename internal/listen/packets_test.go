@@ -134,7 +134,7 @@ func TestPacketsOverlap(t *testing.T) {
 }
 
 // TestPacketsLeaveRoom: the flows of all listeners together leave half of the process's
-// places to connections; who has a ceiling of its own has it.
+// places to connections; who has a ceiling of its own has it, as far as the process goes.
 func TestPacketsLeaveRoom(t *testing.T) {
 	gate := NewGate(8)
 	newOne := func(most int) *Listener {
@@ -166,6 +166,11 @@ func TestPacketsLeaveRoom(t *testing.T) {
 	b.LeaveFlow(client, ofB)
 	ofB = enter(b, true, 0)
 	enter(b, false, ProcessLimit)
+	gate.SetFlows(5) // descriptors for no more: that holds for who has a ceiling, too
+	c = enter(own, true, 0)
+	enter(own, false, ProcessLimit)
+	own.LeaveFlow(client, c)
+	gate.SetFlows(0)
 	b.LeaveFlow(client, ofB)
 	for _, p := range ofA {
 		a.LeaveFlow(client, p)
