@@ -9,6 +9,7 @@ import (
 	"github.com/weirlb/weir/internal/config"
 	"github.com/weirlb/weir/internal/http1"
 	"github.com/weirlb/weir/internal/http2"
+	"github.com/weirlb/weir/internal/l4"
 	"github.com/weirlb/weir/internal/l7"
 	"github.com/weirlb/weir/internal/listen"
 	"github.com/weirlb/weir/internal/netconn"
@@ -60,9 +61,13 @@ func (f *front) newCodecs(x *l7.Exchanger) *codecs {
 }
 
 // accept serves a connection as the plan that is in force has it.
-func (c *codecs) accept(nc *netconn.Conn, info *listen.Info) {
+func (c *codecs) accept(nc *netconn.Conn, info *listen.Info) { c.acceptVia(nc, info, nil) }
+
+// acceptVia is accept of a connection that another listener has passed on, with what
+// passed on the question of a client of PostgreSQL; nil: there was none.
+func (c *codecs) acceptVia(nc *netconn.Conn, info *listen.Info, via *l4.Proxy) {
 	if c.streams.on.Load() {
-		c.streams.serve(nc, info)
+		c.streams.serve(nc, info, via)
 		return
 	}
 	c.Serve(nc, info.ALPN, clientInfo(info))

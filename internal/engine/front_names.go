@@ -57,6 +57,9 @@ func (s *streams) serveNamed(c *netconn.Conn, ci *l4.Client, info *listen.Info, 
 	}
 	g, bad := s.px.ReadHello(c, by, r.names.postgres)
 	if bad != nil {
+		if bad.Forged {
+			s.codecs.ln.Forged(ci.Peer)
+		}
 		s.px.Refuse(c, ci, r.none, bad.Reason, bad.Detail)
 		return
 	}

@@ -23,5 +23,9 @@ func passing(l *config.Listener, listeners map[string]*liveListener) []*liveList
 
 // passOn has another listener go on with a connection whose hello was read.
 func (s *streams) passOn(c *netconn.Conn, info *listen.Info, g *l4.Greeting, to *liveListener) {
-	s.codecs.ln.Pass(c, to.ln, g.Prefix, *info, func(c *netconn.Conn, info listen.Info) { to.srv.accept(c, &info) })
+	var via *l4.Proxy
+	if g.Asked {
+		via = s.px
+	}
+	s.codecs.ln.Pass(c, to.ln, g.Prefix, *info, func(c *netconn.Conn, info listen.Info) { to.srv.acceptVia(c, &info, via) })
 }

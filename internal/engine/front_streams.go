@@ -82,8 +82,8 @@ func (s *streams) routes() *streamRoutes {
 }
 
 // serve carries a session.
-func (s *streams) serve(c *netconn.Conn, info *listen.Info) {
-	ci := l4.Client{Peer: info.Remote, Local: info.Local, Began: clock.Now()}
+func (s *streams) serve(c *netconn.Conn, info *listen.Info, via *l4.Proxy) {
+	ci := l4.Client{Peer: info.Remote, Local: info.Local, Began: clock.Now(), Via: via}
 	if p := info.Proxied; p != nil {
 		ci.Said, ci.Checksum, ci.ProxiedBy = p.TLVs, p.Checksum, p.Peer.Addr()
 	}

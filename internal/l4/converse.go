@@ -19,6 +19,9 @@ func (o *opening) converse(server *netconn.Conn, prefix []byte) {
 	stop := make(chan struct{})
 	s.ask = sync.OnceFunc(func() { close(stop) })
 	s.px.opt.Sessions.Enter(s)
+	if v := s.cl.Via; v != nil {
+		v.asked.enter(s)
+	}
 	var ripe atomic.Bool
 	if o.rt.Total > 0 {
 		t := time.AfterFunc(max(s.cl.Began.Add(o.rt.Total).Sub(clock.Now()), 0), func() {
@@ -39,7 +42,11 @@ func (o *opening) converse(server *netconn.Conn, prefix []byte) {
 	}
 	if err == nil {
 		var more int64
-		more, out, err = netconn.Tunnel(o.c, server, o.rt.Idle, stop)
+		var look func([]byte) (bool, error)
+		if s.guarded {
+			look = s.unforged
+		}
+		more, out, err = netconn.Tunnel(o.c, server, o.rt.Idle, stop, look)
 		in += more
 	}
 	e := s.endOf(err, server, ripe.Load())
@@ -65,12 +72,24 @@ func (o *opening) converse(server *netconn.Conn, prefix []byte) {
 // fresh socket.
 const prefixTime = 10 * time.Second
 
+var errForged = errors.New("a PROXY header")
+
+// unforged looks at the client's first bytes.
+func (s *Session) unforged(b []byte) (enough bool, err error) {
+	if s.guard.Forged(b) {
+		return false, errForged
+	}
+	return s.guard.Over(), nil
+}
+
 // endOf says how a conversation ended.
 func (s *Session) endOf(err error, server *netconn.Conn, ripe bool) end {
 	var t *netconn.TunnelError
 	switch {
 	case err == nil:
 		return end{how: endDone}
+	case errors.Is(err, errForged):
+		return end{how: endForged, side: client}
 	case errors.Is(err, netconn.ErrIdle):
 		return end{how: endIdle}
 	case s.why.Load() != uint32(observe.TunnelByPeer):

@@ -13,6 +13,7 @@ import (
 	"github.com/weirlb/weir/internal/clienthello"
 	"github.com/weirlb/weir/internal/message"
 	"github.com/weirlb/weir/internal/netconn"
+	"github.com/weirlb/weir/internal/proxyproto"
 )
 
 // Greeting is what a client says before anybody is chosen for it.
@@ -47,6 +48,8 @@ func (g *Greeting) Release() {
 type Unread struct {
 	Reason message.Reason
 	Detail string
+	// Forged says that a PROXY header came in its place.
+	Forged bool
 }
 
 const (
@@ -178,25 +181,25 @@ func (r *greeter) ask() (more bool, bad *Unread) {
 	case clienthello.AskTLS:
 		if len(buf) > clienthello.AskSize {
 			// Sent before TLS began, so by anybody: as the server itself has it.
-			return false, &Unread{message.BadRequest, "bytes came behind SSLRequest before it was answered"}
+			return false, &Unread{Reason: message.BadRequest, Detail: "bytes came behind SSLRequest before it was answered"}
 		}
 		r.postgres, r.g.Asked = false, true
 		return true, r.answer('S')
 	case clienthello.AskGSS:
 		if len(buf) > clienthello.AskSize || r.declined {
-			return false, &Unread{message.BadRequest, "GSSENCRequest was sent twice, or bytes behind it"}
+			return false, &Unread{Reason: message.BadRequest, Detail: "GSSENCRequest was sent twice, or bytes behind it"}
 		}
 		r.declined = true
 		return true, r.answer('N')
 	case clienthello.AskCancel:
 		r.g.Cancel = len(buf) == int(binary.BigEndian.Uint32(buf))
 		if !r.g.Cancel && len(buf) > int(binary.BigEndian.Uint32(buf)) {
-			return false, &Unread{message.BadRequest, "bytes came behind CancelRequest"}
+			return false, &Unread{Reason: message.BadRequest, Detail: "bytes came behind CancelRequest"}
 		}
 		return true, nil
 	case clienthello.AskPlain:
 		r.tell(clienthello.PostgresError("28000", "this address takes connections with TLS only: use sslmode=require or stronger"))
-		return false, &Unread{message.BadRequest, "a client of PostgreSQL did not ask for TLS"}
+		return false, &Unread{Reason: message.BadRequest, Detail: "a client of PostgreSQL did not ask for TLS"}
 	}
 	r.postgres = false
 	return false, nil
@@ -206,7 +209,7 @@ func (r *greeter) ask() (more bool, bad *Unread) {
 func (r *greeter) answer(b byte) *Unread {
 	*r.g.buf = (*r.g.buf)[:0]
 	if _, err := r.c.Write([]byte{b}); err != nil {
-		return &Unread{message.ClientAbort, "before its hello"}
+		return &Unread{Reason: message.ClientAbort, Detail: "before its hello"}
 	}
 	return nil
 }
@@ -215,13 +218,13 @@ func (r *greeter) answer(b byte) *Unread {
 func (r *greeter) ended(err error) *Unread {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return &Unread{message.HeaderTimeout, "no whole ClientHello in time"}
+		return &Unread{Reason: message.HeaderTimeout, Detail: "no whole ClientHello in time"}
 	case errors.Is(err, netconn.ErrAborted):
-		return &Unread{message.DrainCut, "before its hello"}
+		return &Unread{Reason: message.DrainCut, Detail: "before its hello"}
 	case errors.Is(err, io.EOF) && len(*r.g.buf) > 0:
-		return &Unread{message.ClientAbort, "in the middle of its hello"}
+		return &Unread{Reason: message.ClientAbort, Detail: "in the middle of its hello"}
 	default:
-		return &Unread{message.ClientAbort, "before its hello"}
+		return &Unread{Reason: message.ClientAbort, Detail: "before its hello"}
 	}
 }
 
@@ -230,11 +233,15 @@ func (r *greeter) refused(err error) *Unread {
 	switch {
 	case errors.Is(err, clienthello.ErrTooLong):
 		r.tell(alert(alertDecode))
-		return &Unread{message.HeaderTooLarge, err.Error()}
+		return &Unread{Reason: message.HeaderTooLarge, Detail: err.Error()}
 	case errors.Is(err, clienthello.ErrMalformed):
 		r.tell(alert(alertDecode))
 	}
-	return &Unread{message.BadRequest, err.Error()}
+	var g proxyproto.Guard
+	if g.Forged(*r.g.buf) {
+		return &Unread{Reason: message.BadRequest, Detail: forgedDetail, Forged: true}
+	}
+	return &Unread{Reason: message.BadRequest, Detail: err.Error()}
 }
 
 // tell sends a client why it is refused, if that can be had without waiting, and

@@ -31,6 +31,9 @@ type Client struct {
 	// Asked says that the client has asked for TLS by PostgreSQL's SSLRequest, which
 	// was answered: the backend is asked in its place before anything else is sent.
 	Asked bool
+	// Via is the Proxy that has read the hello of a client that asked so, where TLS has
+	// been ended here since: its CancelRequests come there. nil: none has.
+	Via *Proxy
 	// Hello is what a log can say of a hello that passes on; nil: there is none.
 	Hello *observe.Session
 	// TLVs are what a PROXY header of version 2 says of TLS that was ended here; nil:

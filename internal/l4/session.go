@@ -21,6 +21,8 @@ import (
 // client that sends nothing cannot bring that about.
 const earlyEnd = time.Second
 
+const forgedDetail = "a PROXY header that is not the client's to send"
+
 // Session is one open session. It is known to Sessions while it is open.
 type Session struct {
 	pair
@@ -125,6 +127,9 @@ func (s *Session) over(e end, in, out int64) {
 	if s.cl.Asked {
 		s.px.asked.leave(s)
 	}
+	if v := s.cl.Via; v != nil {
+		v.asked.leave(s)
+	}
 	r := records.Get().(*observe.Record)
 	s.px.fill(r, s.rt, &s.cl)
 	r.Backend, r.Sent, r.Linked = s.b.ID(), in > 0, true
@@ -167,7 +172,7 @@ func (s *Session) judge(e end) (reason message.Reason, detail string) {
 		if s.px.opt.Forged != nil {
 			s.px.opt.Forged(s.cl.Peer)
 		}
-		return message.BadRequest, "a PROXY header that is not the client's to send"
+		return message.BadRequest, forgedDetail
 	case e.how == endIdle:
 		return message.StreamIdleTimeout, "no byte either way for " + s.rt.Idle.String()
 	case e.how == endTotal:

@@ -44,8 +44,12 @@ var copyBuffers = sync.Pool{New: func() any { return new([copySize]byte) }}
 // as a half-close and the other half goes on. It returns the bytes that reached
 // b and a. Whatever it returns, both connections are the caller's to close;
 // after an error they are aborted. Bytes read ahead must have been written first.
-func Tunnel(a, b *Conn, idle time.Duration, stop <-chan struct{}) (toB, toA int64, err error) {
-	t := &tunnel{a: a, b: b, idle: idle, over: make(chan struct{})}
+//
+// look sees what a sends before b gets it, until it reports that it has seen enough.
+// Its error ends the tunnel and is what is returned; what it was shown with it is not
+// passed on. nil: nobody looks.
+func Tunnel(a, b *Conn, idle time.Duration, stop <-chan struct{}, look func([]byte) (enough bool, err error)) (toB, toA int64, err error) {
+	t := &tunnel{a: a, b: b, idle: idle, look: look, over: make(chan struct{})}
 	t.halves.Store(2)
 	t.moved(0)
 	go t.half(a, b, &t.toA)
@@ -71,6 +75,7 @@ type tunnel struct {
 	a, b *Conn
 	idle time.Duration
 	over chan struct{} // closed when both halves have ended
+	look func([]byte) (enough bool, err error)
 
 	halves   atomic.Int32 // still running
 	last     atomic.Int64 // balance.Instant of the last byte either way
@@ -110,10 +115,21 @@ func (t *tunnel) half(dst, src *Conn, count *atomic.Int64) {
 		return nil
 	}
 	t.arm(dst, src, clock.Now())
+	look := t.look
+	if src != t.a {
+		look = nil
+	}
 	for {
-		_, err := Splice(dst, src, -1, progress)
+		err := errSeen
+		if look != nil {
+			err = copyAll(dst, src, look, progress)
+		}
+		if errors.Is(err, errSeen) {
+			look = nil
+			_, err = Splice(dst, src, -1, progress)
+		}
 		if errors.Is(err, ErrNoSplice) {
-			err = copyAll(dst, src, progress)
+			err = copyAll(dst, src, nil, progress)
 		}
 		switch {
 		case err == nil:
@@ -159,7 +175,7 @@ func (t *tunnel) stillMoving(err error) bool {
 }
 
 // copyAll copies through a buffer, which is held only while bytes move.
-func copyAll(dst, src *Conn, progress func(int64) error) error {
+func copyAll(dst, src *Conn, look func([]byte) (enough bool, err error), progress func(int64) error) error {
 	var held *[copySize]byte
 	get := func() []byte {
 		held = copyBuffers.Get().(*[copySize]byte)
@@ -167,6 +183,14 @@ func copyAll(dst, src *Conn, progress func(int64) error) error {
 	}
 	for {
 		buf, n, err := src.ReadInto(get)
+		enough := false
+		if n > 0 && look != nil {
+			var lerr error
+			if enough, lerr = look(buf[:n]); lerr != nil {
+				copyBuffers.Put(held)
+				return lerr
+			}
+		}
 		if n > 0 {
 			m, werr := dst.Write(buf[:n])
 			if perr := progress(int64(m)); werr == nil && perr != nil {
@@ -186,6 +210,11 @@ func copyAll(dst, src *Conn, progress func(int64) error) error {
 			return nil
 		case err != nil:
 			return &CopyError{Source, err}
+		case enough:
+			return errSeen
 		}
 	}
 }
+
+// errSeen says that a look has seen enough.
+var errSeen = errors.New("seen enough")

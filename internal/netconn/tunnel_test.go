@@ -38,7 +38,12 @@ func tunnels(t *testing.T, idle time.Duration, test func(t *testing.T, a, b *Con
 				}
 				result := make(chan tunnelResult, 1)
 				go func() {
-					toB, toA, err := Tunnel(x, y, idle, stop)
+					var look func([]byte) (bool, error)
+					if stoppable {
+						seen := 0
+						look = func(b []byte) (bool, error) { seen += len(b); return seen > 3, nil }
+					}
+					toB, toA, err := Tunnel(x, y, idle, stop, look)
 					_, _ = x.Close(), y.Close()
 					result <- tunnelResult{toB, toA, err}
 				}()
@@ -135,7 +140,7 @@ func TestTunnelPipe(t *testing.T) {
 	b, y := net.Pipe()
 	result := make(chan tunnelResult, 1)
 	go func() {
-		toB, toA, err := Tunnel(New(x), New(y), 0, nil)
+		toB, toA, err := Tunnel(New(x), New(y), 0, nil, nil)
 		result <- tunnelResult{toB, toA, err}
 	}()
 	go func() { mustWrite(t, a, "hello") }()
