@@ -130,13 +130,13 @@ func dialFailure(err error) Failure {
 		return f
 	}
 	switch d.Kind {
-	case upstream.NotHTTP:
-		f.Detail = d.Err.Error()
+	case upstream.Refused, upstream.Unreachable, upstream.Timeout: // the reason says it all
 	case upstream.DrainOver:
 		return drainCut(PhaseConnect, err)
 	case upstream.Canceled:
 		return clientGone(PhaseConnect, err)
 	default:
+		f.Detail = d.Err.Error()
 		if f.Kind == pool.LocalFault {
 			f.Fault = FaultWeir
 		}

@@ -35,6 +35,23 @@ func dialFails(kind upstream.DialErrorKind) rigOptions {
 
 func edit(f func(*rig)) rigOptions { return rigOptions{edit: f} }
 
+// TestDialFailureSays: where the reason leaves open what to do, the record tells what the
+// handshake, the name servers or the kernel has said.
+func TestDialFailureSays(t *testing.T) {
+	for kind, said := range map[upstream.DialErrorKind]bool{
+		upstream.Refused: false, upstream.Unreachable: false, upstream.Timeout: false, upstream.TLS: true, upstream.NotHTTP: true,
+		upstream.DNS: true, upstream.LocalPorts: true, upstream.LocalFiles: true, upstream.LocalMemory: true, upstream.Limit: true,
+	} {
+		f := dialFailure(&upstream.DialError{Kind: kind, Addr: "x", Err: errors.New("certificate has expired")})
+		if (f.Detail == "certificate has expired") != said {
+			t.Errorf("%s: %q", kind, f.Detail)
+		}
+		if weirs := kind >= upstream.DNS; (f.Fault == FaultWeir) != weirs {
+			t.Errorf("%s: fault %d", kind, f.Fault)
+		}
+	}
+}
+
 // TestReasons produces every reason that ends an exchange here, and checks
 // answer and record.
 func TestReasons(t *testing.T) {
