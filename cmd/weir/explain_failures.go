@@ -30,6 +30,8 @@ type failedRequest struct {
 	ID      string    `json:"request_id"`
 	Millis  float64   `json:"duration_ms"`
 	Detail  string    `json:"detail"`
+	From    string    `json:"client"`   // of a session or a flow
+	At      string    `json:"listener"` // the same
 	Tried   []struct {
 		Backend string `json:"backend"`
 		Reason  string `json:"reason"`
@@ -65,9 +67,24 @@ func (r *failedRequest) lasted() string {
 	return fmt.Sprintf("%.0fms", r.Millis)
 }
 
-// meaning is where the meaning of the reason is: of a tunnel some have another one.
+// session reports that no request was read.
+func (r *failedRequest) session() bool {
+	return r.Proto == "tcp" || r.Proto == "sni" || r.Proto == "udp"
+}
+
+// meaning is where the meaning of the reason is: of what is no request some have
+// another one.
 func (r *failedRequest) meaning(all map[string]admin.Meaning) string {
-	if of := r.Reason + admin.OfTunnel; r.Tunnel && r.Method != "" && all[of].What != "" {
+	of := ""
+	switch {
+	case r.Proto == "udp":
+		of = r.Reason + admin.OfFlow
+	case r.session():
+		of = r.Reason + admin.OfSession
+	case r.Tunnel:
+		of = r.Reason + admin.OfTunnel
+	}
+	if all[of].What != "" {
 		return of
 	}
 	if strings.HasSuffix(r.Detail, streamEnded) {
@@ -98,9 +115,9 @@ const shownFailures = 10
 func (p *page) failures(f *admin.Failures) {
 	if len(f.Pools) == 0 {
 		if p.since.IsZero() {
-			p.line("No request has failed.")
+			p.line("Nothing has failed.")
 		} else {
-			p.line("No request that is remembered has failed since %s.", p.clock(p.since, "15:04:05"))
+			p.line("Nothing that is remembered has failed since %s.", p.clock(p.since, "15:04:05"))
 		}
 		return
 	}
@@ -207,12 +224,16 @@ func (p *page) failuresOf(f *admin.PoolFailures, meanings map[string]admin.Meani
 		switch {
 		case r.Tunnel:
 			took = fmt.Sprintf(", ended after %s, begun %s", r.lasted(), p.clock(r.Time, "15:04:05"))
+		case r.Proto == "udp": // what was sent of a flow is nobody's work to be done twice
 		case !r.Sent:
 			took += ", nothing sent"
 		}
 		p.line("  %s %s %s%s", p.clock(r.ended(), "15:04:05.000"), r.outcome(), r.Reason, took)
 		if r.Method != "" {
 			p.line("      %s %s%s", r.Method, r.Host, cut(r.Path, max(pageWidth-8-len(r.Method)-len(r.Host), 16)))
+		}
+		if r.session() && r.From != "" {
+			p.line("      from %s on listener %s", r.From, r.At)
 		}
 		var more []string
 		for _, t := range r.Tried {

@@ -44,7 +44,7 @@ func TestFailuresSince(t *testing.T) {
 	for since, want := range map[time.Duration]string{
 		2 * time.Hour: "503 b, last at 2026-01-02 23:30:00\n",
 		3 * time.Hour: " remembered\n1 since 2026-01-02 21:00:05:\n",
-		time.Second:   "No request that is remembered has failed since 00:00:04.\n",
+		time.Second:   "Nothing that is remembered has failed since 00:00:04.\n",
 	} {
 		var b strings.Builder
 		p := page{w: &b, now: now, since: now.Add(-since)}
@@ -87,5 +87,33 @@ func TestFailuresOfOtherKinds(t *testing.T) {
 	}
 	if strings.Contains(b.String(), "longer deadline") {
 		t.Errorf("a deadline is named for a Close that nobody answered:\n%s", b.String())
+	}
+}
+
+// Sessions and flows are told of in their own words, with who they were from, and why
+// nothing was sent again stands with the request.
+func TestFailuresOfSessions(t *testing.T) {
+	f := &admin.Failures{
+		Pools: []admin.PoolFailures{{Pool: "app", Failed: 3, Requests: []json.RawMessage{
+			json.RawMessage(`{"time":"2026-01-02T10:00:00Z","proto":"tcp","listener":"db","client":"192.0.2.7","reason":"reset_before_response","backend":"b:1","sent":true,"duration_ms":3}`),
+			json.RawMessage(`{"time":"2026-01-02T10:00:00Z","proto":"udp","listener":"dns","client":"192.0.2.8","reason":"response_timeout","backend":"b:2","duration_ms":30000}`),
+			json.RawMessage(`{"time":"2026-01-02T10:00:00Z","proto":"HTTP/1.1","method":"POST","host":"h","path":"/p","status":502,"reason":"reset_before_response","backend":"b:1","sent":true,"duration_ms":3,"detail":"not repeated: the method may not be sent twice without an Idempotency-Key"}`),
+		}}},
+		Meanings: map[string]admin.Meaning{
+			"reset_before_response": {What: "of a request", Look: "its log"}, "reset_before_response" + admin.OfSession: {What: "of a session", Look: "its log"},
+			"response_timeout": {What: "no head", Look: "there"}, "response_timeout" + admin.OfFlow: {What: "of a flow", Look: "a firewall"},
+		},
+	}
+	var b strings.Builder
+	p := page{w: &b, now: time.Date(2026, 1, 2, 11, 0, 5, 0, time.UTC)}
+	p.failures(f)
+	for _, want := range []string{
+		"1 x tcp reset_before_response on b:1, last at 10:00:00\n      of a session\n", "1 x udp response_timeout on b:2, last at 10:00:30\n      of a flow\n",
+		"1 x 502 reset_before_response on b:1, last at 10:00:00\n      of a request\n", "from 192.0.2.7 on listener db\n", "from 192.0.2.8 on listener dns\n",
+		"10:00:30.000 udp response_timeout 30s\n", "not repeated: the method may not be", "POST h/p",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("%q is missing:\n%s", want, b.String())
+		}
 	}
 }

@@ -25,6 +25,7 @@ type page struct {
 
 	now   time.Time // of failures: the present
 	since time.Time // of failures: from when on they are shown; zero: all
+	one   string    // of explanations: request, session, flow
 }
 
 func (p *page) line(format string, args ...any) {
@@ -72,8 +73,13 @@ func percent(f float64) string {
 	return fmt.Sprintf("%.0f%%", 100*f)
 }
 
+// explanation writes what becomes of a request, a session or a flow, in its words.
 func (p *page) explanation(e *admin.Explanation) {
 	q := &e.Request
+	p.one = map[string]string{"udp": "flow", "tcp": "session", "sni": "session"}[e.Protocol]
+	if p.one == "" {
+		p.one = "request"
+	}
 	from := "from " + q.Client
 	if e.Client != "" && e.Client != q.Client {
 		from += ", which is believed that the client is " + e.Client
@@ -131,7 +137,11 @@ func (p *page) routes(e *admin.Explanation) {
 		p.wrapped(fmt.Sprintf("%s %-*s  %s: ", mark, width, r.Name, cut(r.Match, 44)), why)
 	}
 	if l := e.Limit; l != nil && l.Most > 0 {
-		p.wrapped("  ", fmt.Sprintf("route %s has %d of %d requests in flight", e.Route, l.InFlight, l.Most))
+		of := "requests in flight"
+		if p.one != "request" {
+			of = p.one + "s open"
+		}
+		p.wrapped("  ", fmt.Sprintf("route %s has %d of %d %s", e.Route, l.InFlight, l.Most, of))
 	}
 }
 
@@ -144,7 +154,7 @@ func (p *page) pool(e *admin.ExplainedPool) {
 	if e.Key != "" {
 		hash := e.KeyHash
 		if hash == "" {
-			hash = "the request has none"
+			hash = "the " + p.one + " has none"
 		}
 		p.wrapped("  key: ", e.Key+" ("+hash+")")
 	}
@@ -152,7 +162,7 @@ func (p *page) pool(e *admin.ExplainedPool) {
 		p.wrapped("  - ", w)
 	}
 	for _, t := range e.Tiers {
-		text := fmt.Sprintf("%s is asked first by %s of such requests", t.Name, orNone(percent(t.Chance)))
+		text := fmt.Sprintf("%s is asked first by %s of such %ss", t.Name, orNone(percent(t.Chance)), p.one)
 		for i, z := range t.Zones {
 			sep := ", "
 			if i == 0 {
@@ -219,7 +229,11 @@ func (p *page) backends(e *admin.ExplainedPool) {
 			more = append(more, c.Cause)
 		}
 		if c.Limit > 0 {
-			more = append(more, fmt.Sprintf("%d of %d in flight", c.InFlight, c.Limit))
+			of := "in flight"
+			if p.one != "request" {
+				of = p.one + "s open"
+			}
+			more = append(more, fmt.Sprintf("%d of %d %s", c.InFlight, c.Limit, of))
 		}
 		if c.Tunnels > 0 {
 			more = append(more, fmt.Sprintf("%d open tunnels", c.Tunnels))
@@ -235,13 +249,13 @@ func (p *page) backends(e *admin.ExplainedPool) {
 		p.line("  and %d more with no greater chance (--json has them)", left)
 	}
 	p.line("")
-	p.wrapped("  ", "CHANCE is of getting such a request; SHARE is how much a backend takes of what the policy offers it, 1 unless it starts, returns, is full or out")
+	p.wrapped("  ", "CHANCE is of getting such a "+p.one+"; SHARE is how much a backend takes of what the policy offers it, 1 unless it starts, returns, is full or out")
 }
 
 func (p *page) outcome(e *admin.ExplainedPool) {
 	p.line("")
 	for _, r := range e.Refused {
-		p.wrapped("", fmt.Sprintf("%s of such requests: %s (%s)", percent(r.Part), r.Words, r.Reason))
+		p.wrapped("", fmt.Sprintf("%s of such %ss: %s (%s)", percent(r.Part), p.one, r.Words, r.Reason))
 	}
 	switch {
 	case e.Choice != "":
@@ -259,7 +273,14 @@ func (p *page) failing(e *admin.Explanation) {
 	if e.Pool.After == "" {
 		return
 	}
-	p.wrapped("", "If the attempt on "+e.Pool.After+" fails")
+	switch p.one {
+	case "session":
+		p.wrapped("", "If connecting to "+e.Pool.After+" fails")
+	case "flow":
+		p.wrapped("", "If "+e.Pool.After+" is refused before an answer (ICMP)")
+	default:
+		p.wrapped("", "If the attempt on "+e.Pool.After+" fails")
+	}
 	if len(e.Pool.Next) > 0 && f.Attempts > 1 {
 		next := make([]string, 0, len(e.Pool.Next))
 		for i, n := range e.Pool.Next {
@@ -299,7 +320,11 @@ func (p *page) failing(e *admin.Explanation) {
 			p.wrapped(head, text)
 		}
 	}
-	text := fmt.Sprintf("%d attempts in all; %s of the retry budget is left", f.Attempts, orNone(percent(f.BudgetLeft)))
+	if p.one != "request" {
+		p.unrepeated(f)
+		return
+	}
+	text := fmt.Sprintf("%s in all; %s of the retry budget is left", count(f.Attempts, "attempt"), orNone(percent(f.BudgetLeft)))
 	if f.WithinS > 0 {
 		text += fmt.Sprintf("; retries within %gs", f.WithinS)
 	}
@@ -325,4 +350,15 @@ func (p *page) failing(e *admin.Explanation) {
 	default:
 		p.line("  hedge:      after %s", seconds(h.AfterS))
 	}
+}
+
+// unrepeated says of a session or a flow what there is in place of retries.
+func (p *page) unrepeated(f *admin.ExplainedRetry) {
+	text := count(f.Attempts, "attempt") + " in all, free of the retry budget; once "
+	if p.one == "flow" {
+		text += "an answer has come, the flow keeps its backend, or ends"
+	} else {
+		text += "connected, the session keeps its backend, or ends"
+	}
+	p.wrapped("  ", text)
 }

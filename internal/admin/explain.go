@@ -15,7 +15,8 @@ import (
 	"strings"
 )
 
-// Explainer is a Controller that can say what would become of a request.
+// Explainer is a Controller that can say what would become of a request, a session
+// or a flow.
 type Explainer interface {
 	// Explain takes a request apart without sending it anywhere. What cannot be
 	// understood is an ErrBadQuestion.
@@ -28,11 +29,11 @@ type Explainer interface {
 // ErrBadQuestion is returned for a request that cannot be explained.
 var ErrBadQuestion = errors.New("cannot be explained")
 
-// Question is a request to explain.
+// Question is a request to explain, or a session or flow by a URL of tcp or udp.
 type Question struct {
 	Listener string `json:"listener,omitempty"` // empty: by the URL's port and scheme
 	Method   string `json:"method,omitempty"`   // empty: GET
-	URL      string `json:"url"`                // absolute, or a path
+	URL      string `json:"url"`                // absolute, or a path; tcp://HOST:PORT, udp://HOST:PORT
 	Headers  Lines  `json:"headers,omitempty"`
 	Client   string `json:"client,omitempty"` // address of the TCP peer; empty: 127.0.0.1
 	// SNI is the server name that the client asks for in TLS, and none where it asks
@@ -81,7 +82,10 @@ func (l *Lines) UnmarshalJSON(text []byte) error {
 
 // Explanation is a request taken apart. What is absent did not come into it.
 type Explanation struct {
-	Source     string          `json:"source"` // "running", or the file it was read from
+	Source string `json:"source"` // "running", or the file it was read from
+	// Protocol is what the listener takes: http is requests, tcp and sni are sessions,
+	// udp is flows of datagrams.
+	Protocol   string          `json:"protocol"`
 	Generation uint64          `json:"generation,omitempty"`
 	Request    Question        `json:"request"` // with defaults filled in
 	Client     string          `json:"client,omitempty"`
@@ -241,22 +245,26 @@ type ExplainedCase struct {
 // Failures are the last requests that failed.
 type Failures struct {
 	Pools    []PoolFailures     `json:"pools"`
-	Meanings map[string]Meaning `json:"meanings"` // of the reasons among them; see OfTunnel
+	Meanings map[string]Meaning `json:"meanings"` // of the reasons among them; see OfTunnel and those beside it
 }
 
 // PoolFailures are those of one pool.
 type PoolFailures struct {
 	Pool     string            `json:"pool"`                   // empty: no route matched
-	Failed   uint64            `json:"failed"`                 // by weir or a backend (5xx, or cut after its status), since the start
+	Failed   uint64            `json:"failed"`                 // by weir or a backend (5xx, or cut after its status), since the start; upgrades go on counting
 	Faults   uint64            `json:"client_faults"`          // by their client (4xx, 499, answers not taken), since the start
 	Missed   uint64            `json:"not_remembered"`         // because others were noted at the same moment
 	Requests []json.RawMessage `json:"requests"`               // the last, oldest first, as in the access log
 	Backends map[string]string `json:"backends_now,omitempty"` // health and share of those that failed
 }
 
-// OfTunnel is behind a reason in Failures.Meanings where a tunnel that ended with it
-// has another meaning than a request.
-const OfTunnel = " of a tunnel"
+// What stands behind a reason in Failures.Meanings where a tunnel, a session, or a
+// flow of datagrams that ended with it has another meaning than a request.
+const (
+	OfTunnel  = " of a tunnel"
+	OfSession = " of a session"
+	OfFlow    = " of a flow"
+)
 
 // Meaning says what a reason means.
 type Meaning struct {

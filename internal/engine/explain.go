@@ -116,7 +116,7 @@ func (x *explainer) at(q admin.Question, u *asked, d *door, client netip.Addr) (
 	if d.cfg.Sessions() {
 		return x.session(q, u, d, client)
 	}
-	out := admin.Explanation{Source: x.source, Generation: x.gen.Number, Request: q}
+	out := admin.Explanation{Source: x.source, Protocol: d.cfg.Protocol, Generation: x.gen.Number, Request: q}
 	text, err := wire(&q, u)
 	if err != nil {
 		return out, err
@@ -203,7 +203,7 @@ func (x *explainer) pool(out *admin.Explanation, p *livePool, rt *l7.Route, told
 	ask := told.Ask
 	ask.Rand, ask.Now = rand.Uint64(), clock.Now()
 	e := p.pool.Explain(&ask)
-	out.Pool = poolInWords(rt.PoolName, &e)
+	out.Pool = poolInWords(rt.PoolName, out.Protocol, &e)
 	if said := adaptiveInWords(&e.Snapshot.Adaptive, ask.Priority); said != "" {
 		out.Pool.Reasoning = append([]string{said}, out.Pool.Reasoning...)
 	}
@@ -291,6 +291,7 @@ func noteReasons(line []byte, meanings map[string]admin.Meaning, backends map[st
 		attempt
 		Tried  []attempt
 		Tunnel bool
+		Proto  string
 	}
 	if json.Unmarshal(line, &l) != nil {
 		return // our own text: cannot happen
@@ -303,8 +304,18 @@ func noteReasons(line []byte, meanings map[string]admin.Meaning, backends map[st
 			if r.String() == a.Reason {
 				what, look := r.Meaning()
 				meanings[a.Reason] = admin.Meaning{What: what, Look: look}
-				if what, look, other := r.TunnelMeaning(); other && l.Tunnel {
-					meanings[a.Reason+admin.OfTunnel] = admin.Meaning{What: what, Look: look}
+				note := func(behind string, meaning func() (what, look string, other bool)) {
+					if what, look, other := meaning(); other {
+						meanings[a.Reason+behind] = admin.Meaning{What: what, Look: look}
+					}
+				}
+				switch {
+				case l.Proto == "udp":
+					note(admin.OfFlow, r.FlowMeaning)
+				case l.Proto == "tcp" || l.Proto == "sni":
+					note(admin.OfSession, r.SessionMeaning)
+				case l.Tunnel:
+					note(admin.OfTunnel, r.TunnelMeaning)
 				}
 			}
 		}

@@ -9,8 +9,8 @@ import (
 	"github.com/weirlb/weir/pool"
 )
 
-// poolInWords turns the core's explanation into the API's.
-func poolInWords(name string, e *pool.Explanation) *admin.ExplainedPool {
+// poolInWords turns the core's explanation into the API's; protocol is the listener's.
+func poolInWords(name, protocol string, e *pool.Explanation) *admin.ExplainedPool {
 	s := &e.Snapshot
 	out := &admin.ExplainedPool{
 		Name: name, Balance: s.Policy, Panic: s.Panic, PanicWhy: s.PanicWhy, Draws: e.Draws,
@@ -21,7 +21,7 @@ func poolInWords(name string, e *pool.Explanation) *admin.ExplainedPool {
 		out.Candidates = append(out.Candidates, candidate(s, i, &e.Candidates[i]))
 	}
 	for _, f := range e.Refused {
-		r, words := refusedAs(f.Refusal)
+		r, words := refusedAs(f.Refusal, protocol)
 		out.Refused = append(out.Refused, admin.ExplainedRefusal{Reason: r, Part: round(f.Part), Words: words})
 	}
 	if e.Choice != nil {
@@ -106,8 +106,8 @@ func candidate(s *pool.Snapshot, i int, c *pool.Candidate) admin.ExplainedCandid
 
 func loadOf(b *balance.Backend, now balance.Instant) float64 { return b.Load(now) }
 
-// refusal says what becomes of a request that gets no backend at once.
-func refusedAs(r pool.Refusal) (reason, words string) {
+// refusedAs says what becomes of what gets no backend at once.
+func refusedAs(r pool.Refusal, protocol string) (reason, words string) {
 	switch r {
 	case pool.NoBackend:
 		words, _ = message.NoBackend.Meaning()
@@ -119,6 +119,14 @@ func refusedAs(r pool.Refusal) (reason, words string) {
 		words, _ = message.Shed.Meaning()
 		return message.Shed.String(), words
 	default:
-		return "full", "all slots are taken or others wait: the request waits in the queue, if there is one, for the first that comes free"
+		switch protocol {
+		case "http":
+			words = "all slots are taken or others wait: the request waits in the queue, if there is one, for the first that comes free"
+		case "udp":
+			words = "all slots are taken: what is sent is dropped, as flows do not wait in the queue"
+		default:
+			words = "all slots are taken or others wait: the client waits in the queue, if there is one, for the first that comes free"
+		}
+		return "full", words
 	}
 }

@@ -73,7 +73,7 @@ func serverName(said, authority string) string {
 // port leads to, else the only one of the URL's scheme, else the only one.
 func (x *explainer) choose(name string, u *asked) (*door, error) {
 	var names, byScheme []string
-	var byPort, only *door
+	var byPort, only, other *door
 	_, port, err := net.SplitHostPort(u.authority)
 	if err != nil {
 		port = map[string]string{"http": "80", "https": "443"}[u.scheme]
@@ -87,13 +87,15 @@ func (x *explainer) choose(name string, u *asked) (*door, error) {
 		if len(d.bound) == 0 {
 			continue // nobody connects there
 		}
-		if u.scheme == "" || d.takes(u.scheme) {
+		takes, there := u.scheme == "" || d.takes(u.scheme), d.on(port)
+		if takes {
 			byScheme, only = append(byScheme, d.cfg.Name), d
-			for _, b := range d.bound {
-				if _, p, err := net.SplitHostPort(b); err == nil && p == port && byPort == nil {
-					byPort = d
-				}
-			}
+		}
+		switch {
+		case there && takes && byPort == nil:
+			byPort = d
+		case there && !takes:
+			other = d
 		}
 	}
 	switch {
@@ -105,11 +107,32 @@ func (x *explainer) choose(name string, u *asked) (*door, error) {
 		return only, nil
 	case len(x.doors) == 1:
 		return &x.doors[0], nil
+	case other != nil:
+		return nil, unclear("listener %s, which is on that port, is asked about by %s://HOST:PORT", other.cfg.Name, other.scheme())
 	case u.scheme == "":
 		return nil, unclear("name the listener (--listener), as a path alone says no port: there is %s", strings.Join(names, ", "))
 	default:
 		return nil, unclear("name the listener (--listener), as none is on that port: there is %s", strings.Join(names, ", "))
 	}
+}
+
+// on reports whether clients connect to the listener at a port.
+func (d *door) on(port string) bool {
+	return slices.ContainsFunc(d.bound, func(b string) bool {
+		_, p, err := net.SplitHostPort(b)
+		return err == nil && p == port
+	})
+}
+
+// scheme is what a URL of the listener's begins with.
+func (d *door) scheme() string {
+	switch {
+	case d.cfg.Protocol == "tcp" || d.cfg.Protocol == "udp":
+		return d.cfg.Protocol
+	case d.cfg.TLS != nil || d.cfg.Protocol == "sni":
+		return "https"
+	}
+	return "http"
 }
 
 // takes reports whether clients that would say the scheme are for the listener.

@@ -5,6 +5,7 @@ package engine
 import (
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/weirlb/weir/internal/admin"
 	"github.com/weirlb/weir/internal/config"
@@ -29,11 +30,14 @@ func (x *explainer) session(q admin.Question, u *asked, d *door, client netip.Ad
 		}
 		a.Name, a.ALPN = q.SNI, q.ALPN
 	}
-	out := admin.Explanation{Source: x.source, Generation: x.gen.Number, Request: q, Client: client.String()}
+	out := admin.Explanation{Source: x.source, Protocol: d.cfg.Protocol, Generation: x.gen.Number, Request: q, Client: client.String()}
 	chosen := -1
 	for _, v := range sessionVerdicts(d.cfg, &a) {
 		r := &d.cfg.Routes[v.Index]
 		row := admin.RouteVerdict{Name: r.Name, Match: inWords(&r.Match), Chosen: v.Chosen}
+		if d.cfg.Protocol != "sni" {
+			row.Match = "everything" // there is no name to go by
+		}
 		switch {
 		case v.Chosen:
 			chosen = v.Index
@@ -62,10 +66,32 @@ func (x *explainer) session(q admin.Question, u *asked, d *door, client netip.Ad
 			told.Ask.Key, told.Ask.HasKey = rt.Key(&message.Request{}, client)
 		}
 		x.pool(&out, p, rt, told)
-		// Another backend is tried until the first byte has gone to one, and never after.
-		out.Failing.Cases = slices.DeleteFunc(out.Failing.Cases, func(c admin.ExplainedCase) bool { return c.Then != "redispatch" })
+		failsOf(out.Failing, d.cfg.Datagrams())
+		one := "session"
+		if d.cfg.Datagrams() {
+			one = "flow"
+		}
+		words := strings.NewReplacer("the request", "the "+one, "requests in flight", one+"s in flight") // policies place requests, whatever those are
+		for i, w := range out.Pool.Reasoning {
+			out.Pool.Reasoning[i] = words.Replace(w)
+		}
 	}
 	return out, nil
+}
+
+// failsOf leaves what can happen to a session, or to a flow: another backend is tried
+// until the first byte, or the first answer, and never after, and no retry is paid for.
+func failsOf(f *admin.ExplainedRetry, flow bool) {
+	f.Cases = slices.DeleteFunc(f.Cases, func(c admin.ExplainedCase) bool {
+		switch c.Failure {
+		case message.ConnectRefused.String():
+			return false
+		case message.ConnectTimeout.String():
+			return flow
+		}
+		return true
+	})
+	f.LeastS, f.KeyField, f.Hedge = 0, "", nil
 }
 
 // through explains what the listener makes of a connection that another one passes

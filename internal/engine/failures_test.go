@@ -3,9 +3,11 @@
 package engine
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -108,5 +110,118 @@ pools: {app: {health: {active: off}, backends: [{url: "`+s.URL+`"}]}}
 	}
 	if line := string(f.Pools[0].Requests[0]); strings.Contains(line, "hush") || !strings.Contains(line, `"/p"`) {
 		t.Error(line)
+	}
+}
+
+// hangsUp is a backend that reads requests and closes instead of answering.
+func hangsUp(t *testing.T) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ln.Close() })
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer func() { _ = c.Close() }()
+				if r, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
+					_, _ = io.Copy(io.Discard, r.Body)
+				}
+			}()
+		}
+	}()
+	return ln.Addr().String()
+}
+
+// Where what was sent is not sent again, the failure says what would have let it be.
+func TestFailuresSayWhyNotRepeated(t *testing.T) {
+	r := start(t, `
+admin: {bind: "127.0.0.1:0"}
+listeners:
+  web:
+    bind: "127.0.0.1:0"
+    routes:
+      - {match: {path: /none}, pool: app, retry: {idempotency_key: none}}
+      - {match: {path: /named}, pool: app, retry: {idempotency_key: X-Once}}
+      - {match: {path: /long}, pool: app, retry: {body: 1KiB}}
+      - {pool: app}
+pools: {app: {health: {active: off}, backends: ["http://`+hangsUp(t)+`"]}}
+`)
+	want := map[string]string{
+		"POST /":      "not repeated: the method may not be sent twice without an Idempotency-Key",
+		"POST /none":  "not repeated: the method may not be sent twice",
+		"POST /named": "not repeated: the method may not be sent twice without X-Once",
+		"PUT /long":   "not repeated: its content was not kept, or not complete",
+		"GET /get":    "", // was, and failed again
+	}
+	for what := range want {
+		method, path, _ := strings.Cut(what, " ")
+		q, err := http.NewRequestWithContext(t.Context(), method, r.front+path, strings.NewReader(strings.Repeat("x", 256<<10)))
+		if method == http.MethodGet {
+			q, err = http.NewRequestWithContext(t.Context(), method, r.front+path, nil)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := client(t).Do(q)
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		_ = resp.Body.Close()
+	}
+	var f admin.Failures
+	eventually(t, "all are remembered", func() (all bool) {
+		var err error
+		f, err = r.admin.Failures(t.Context(), "app")
+		return err == nil && len(f.Pools) == 1 && len(f.Pools[0].Requests) == len(want)
+	})
+	for _, line := range f.Pools[0].Requests {
+		var l struct {
+			Method, Path, Reason, Detail string
+			Attempts                     int
+		}
+		if err := json.Unmarshal(line, &l); err != nil {
+			t.Fatal(err)
+		}
+		detail, once := want[l.Method+" "+l.Path], 1
+		if detail == "" {
+			once = 2
+		}
+		_, got, _ := strings.Cut(l.Detail, "not repeated: ")
+		if got != strings.TrimPrefix(detail, "not repeated: ") || l.Reason != "reset_before_response" || l.Attempts != once {
+			t.Errorf("%s %s: %s", l.Method, l.Path, line)
+		}
+	}
+}
+
+// What sessions and flows fail by has the meaning that it has of them.
+func TestMeaningsOfSessions(t *testing.T) {
+	meanings, backends := map[string]admin.Meaning{}, map[string]bool{}
+	for _, line := range []string{
+		`{"proto":"HTTP/1.1","reason":"reset_before_response","backend":"a"}`,
+		`{"proto":"tcp","reason":"reset_before_response","backend":"b","tried":[{"backend":"c","reason":"connect_refused"}]}`,
+		`{"proto":"udp","reason":"response_timeout","backend":"d"}`,
+		`{"proto":"HTTP/1.1","reason":"drain_cut","tunnel":true,"backend":"e"}`,
+		`{"proto":"udp","reason":"all_broken"}`,
+	} {
+		noteReasons([]byte(line), meanings, backends)
+	}
+	for of, want := range map[string]string{
+		"reset_before_response": "before it answered", "reset_before_response" + admin.OfSession: "before it had sent a byte",
+		"connect_refused": "nothing listens", "response_timeout": "no head", "response_timeout" + admin.OfFlow: "without an answer",
+		"drain_cut" + admin.OfTunnel: "Close frame", "drain_cut": "deadline", "all_broken": "no backend",
+	} {
+		if m := meanings[of]; !strings.Contains(m.What, want) || m.Look == "" {
+			t.Errorf("%s: %+v", of, m)
+		}
+		delete(meanings, of)
+	}
+	if len(meanings) > 0 || len(backends) != 5 {
+		t.Errorf("%v, %v", meanings, backends)
 	}
 }
