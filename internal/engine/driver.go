@@ -29,6 +29,9 @@ type driver struct {
 	set atomic.Pointer[driverSettings]
 
 	waves map[*balance.Backend]*wave // owned by the pool's goroutine
+	// resumed are the members that the process before had, too: it told of them when
+	// they came. Written before the pool starts, then owned by its goroutine.
+	resumed map[string]bool
 }
 
 // driverSettings is what backends are connected to and probed with: immutable.
@@ -129,7 +132,11 @@ func (d *driver) Notice(n pool.Notice) {
 		attrs = append(attrs, slog.Int64("in_flight", n.Left))
 	}
 	d.log.LogAttrs(context.Background(), level, n.Kind.String(), attrs...)
-	d.engine.events.add(eventOf(&n))
+	if n.Kind == pool.Added && d.resumed[n.Backend.ID()] {
+		delete(d.resumed, n.Backend.ID()) // what comes back later is told of
+	} else {
+		d.engine.events.add(eventOf(&n))
+	}
 	d.connections(&n)
 	d.tunnels(&n)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weirlb/weir/internal/admin"
 	"github.com/weirlb/weir/internal/listen"
+	"github.com/weirlb/weir/internal/observe"
 	"github.com/weirlb/weir/pool"
 )
 
@@ -32,6 +33,9 @@ type State struct {
 	// Events are what the process remembers to have happened, the oldest first. They go
 	// from process to process; a file would be written anew for each.
 	Events []admin.Event `json:"events,omitempty"`
+	// Failures are the last requests that failed, as many as may travel. They go from
+	// process to process: they tell of clients.
+	Failures []observe.KeptFailures `json:"failures,omitempty"`
 	// Tickets are secrets: they go from process to process and into no file.
 	Tickets []TicketState `json:"tickets,omitempty"`
 }
@@ -71,6 +75,10 @@ type RestoreReport struct {
 // probes have long said what is.
 const stateYoung = 5 * time.Minute
 
+// failuresMost bounds how many bytes of failures are handed over: a hundred pools in
+// which everything fails have twice that.
+const failuresMost = 4 << 20
+
 // refusedMost bounds the lines of a report.
 const refusedMost = 20
 
@@ -93,6 +101,14 @@ func (e *Engine) ExportState() State {
 		}
 	}
 	s.Events, _ = e.FollowEvents(0)
+	return s
+}
+
+// handedState is ExportState for the process that takes over, with what goes into no
+// file and would cost too much to gather for one.
+func (e *Engine) handedState() State {
+	s := e.ExportState()
+	s.Failures = e.failures.Export(failuresMost)
 	return s
 }
 
@@ -122,7 +138,7 @@ func DecodeState(text []byte) (State, error) {
 // forDisk returns the state without what is not to be written down: keys, and
 // who the clients were.
 func (s State) forDisk() State {
-	s.Tickets, s.Events = nil, nil
+	s.Tickets, s.Events, s.Failures = nil, nil, nil
 	s.Pools = slices.Clone(s.Pools)
 	for i := range s.Pools {
 		s.Pools[i].Core = s.Pools[i].Core.WithoutClients()
@@ -176,6 +192,7 @@ func (e *Engine) restoreLocked(s *State) RestoreReport {
 		}
 		e.events.inherit(before)
 	}
+	e.failures.Import(s.Failures)
 	e.renumber(s.Generation)
 	r.Generation = e.gen.Load().Number
 	e.restored = true
@@ -195,6 +212,7 @@ func (r *RestoreReport) restorePool(p *livePool, s *PoolState) {
 	if r.Stale {
 		core = core.OnlyOverrides()
 	}
+	p.driver.resume(p, &core)
 	got := p.pool.Restore(core, r.Age)
 	p.restoreLearned(s.Learned, r.Age)
 	for _, line := range got.Refused {
@@ -204,6 +222,23 @@ func (r *RestoreReport) restorePool(p *livePool, s *PoolState) {
 	r.Backends += got.Backends
 	r.Overrides += got.Overrides
 	r.Unknown += got.Unknown
+}
+
+// resume notes which members the process before had, so that nobody reads after each
+// upgrade that they were added. It is called before the pool starts.
+func (d *driver) resume(p *livePool, before *pool.Saved) {
+	type member struct{ id, url string }
+	had := make(map[member]bool, len(before.Backends))
+	for i := range before.Backends {
+		had[member{before.Backends[i].ID, before.Backends[i].URL}] = true
+	}
+	d.resumed = make(map[string]bool, len(had))
+	s := p.pool.Snapshot()
+	for i := range s.Backends {
+		if b := &s.Backends[i]; had[member{b.ID, b.URL}] {
+			d.resumed[b.ID] = true
+		}
+	}
 }
 
 func (r *RestoreReport) refuse(line string) {

@@ -115,6 +115,57 @@ func TestStateGoesAlong(t *testing.T) {
 	}
 }
 
+// TestStateTellsOfNewcomersOnly: the next process remembers what failed and what
+// happened, and does not tell again of backends that were there before.
+func TestStateTellsOfNewcomersOnly(t *testing.T) {
+	a, b, c := backend(t, "a"), backend(t, "b"), backend(t, "c")
+	r := start(t, strings.Replace(simple("", a, b), "pool: app}", "routes: [{match: {path: /}, pool: app}]}", 1))
+	mustGet(t, client(t), r.front+"/nowhere")
+	eventually(t, "it is remembered, and so are the backends", func() bool {
+		return len(r.failures.Last("")) == 1 && strings.Contains(toldOf(r, "added"), b.id())
+	})
+	state := r.handedState()
+	if disk := state.forDisk(); disk.Failures != nil || bytes.Contains(r.ExportState().forDisk().Encode(), []byte("nowhere")) {
+		t.Error("what failed for whom goes to a disk")
+	}
+	next := another(t, parse(t, simple("", a, b, c)))
+	next.RestoreState(travels(t, state))
+	next.Start()
+	eventually(t, "the newcomer is told of", func() bool { return strings.Contains(toldOf(next, "added"), c.id()) })
+	eventually(t, "the newcomer is proven", func() bool { return next.member(t, c.id()).Health == "healthy" })
+	for _, s := range []*server{a, b, c} {
+		if n := strings.Count(toldOf(next, "added"), s.id()); n != 1 {
+			t.Errorf("%s is told of as added %d times", s.name, n)
+		}
+	}
+	for _, s := range []*server{a, b} {
+		if n := strings.Count(toldOf(next, "state_changed"), s.id()); n > 1 {
+			t.Errorf("%s became healthy %d times", s.name, n)
+		}
+	}
+	if f := next.failures.Last(""); len(f) != 1 || f[0].Faults != 1 || !bytes.Contains(f[0].Lines[0], []byte("/nowhere")) {
+		t.Errorf("what failed before: %+v", f)
+	}
+	// One that leaves and comes back was added.
+	for _, text := range []string{simple("", b, c), simple("", a, b, c)} {
+		if err := next.Apply(parse(t, text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "its return is told of", func() bool { return strings.Count(toldOf(next, "added"), a.id()) == 2 })
+}
+
+// toldOf is what events of a kind say, and of whom.
+func toldOf(r *running, kind string) string {
+	var b strings.Builder
+	for _, e := range r.events.since(0) {
+		if e.Kind == kind {
+			b.WriteString(e.Backend + ": " + e.Text + "\n")
+		}
+	}
+	return b.String()
+}
+
 // TestStateTooOld: after five minutes the operator's word alone counts. What a
 // clock that was wrong says of the age is not believed.
 func TestStateTooOld(t *testing.T) {

@@ -72,6 +72,9 @@ func (e *Engine) Upgrade(ctx context.Context, binary string) (admin.Upgrade, err
 	if err != nil {
 		e.metrics.Upgrade("refused")
 		e.log.Error("no upgrade", "error", err)
+		if !errors.Is(err, admin.ErrUpgrading) { // else the one under way is told of
+			e.events.add(Event{At: time.Now(), Kind: "upgrade", Text: firstLine(err)})
+		}
 		return admin.Upgrade{}, err
 	}
 	defer e.endUpgrade()
@@ -205,7 +208,7 @@ func (e *Engine) handOver(ctx context.Context, p handover.Program) (*handover.Su
 	}
 	if err == nil {
 		e.upgrade.stop(fmt.Errorf("%w: a new process is about to take over; ask again in a moment", admin.ErrUpgrading))
-		if err = s.Ready(ctx, e.ExportState().Encode()); err != nil {
+		if err = s.Ready(ctx, e.handedState().Encode()); err != nil {
 			e.upgrade.stop(nil)
 		}
 	}

@@ -252,6 +252,20 @@ func expect(t *testing.T, c *http.Client, url string, want answer) {
 	}
 }
 
+// TestUpgradeRefusedIsTold: an upgrade that is not even begun is among the events, as
+// whoever sent the signal has no other answer.
+func TestUpgradeRefusedIsTold(t *testing.T) {
+	text := upgradeText(t, "", backend(t, "one"))
+	u := startUpgrading(t, text, "none", text, UpgradeOptions{})
+	missing := filepath.Join(t.TempDir(), "weir")
+	if _, err := u.Upgrade(t.Context(), missing); !errors.Is(err, admin.ErrNoUpgrade) {
+		t.Errorf("a binary that is not there: %v", err)
+	}
+	if said := toldOf(u.running, "upgrade"); !strings.Contains(said, missing) || !strings.Contains(said, "no such file") {
+		t.Errorf("the events say %q", said)
+	}
+}
+
 // TestUpgradeFails: whatever the new process does, the old one serves on as
 // before, the reason is told, and another upgrade may come.
 func TestUpgradeFails(t *testing.T) {
