@@ -30,9 +30,13 @@ const (
 type relief struct {
 	log  *slog.Logger
 	thin func() int // closes some kept connections, and returns how many
-	// idle ends some clients on whose connections nothing is under way, and returns
-	// how many, and of how many of them the descriptor is free in a moment.
-	idle func(most int) (told, free int)
+	// idle ends some clients on whose connections nothing has been under way since
+	// before, and returns how many, and of how many of them the descriptor is free in a
+	// moment.
+	idle func(most int, before balance.Instant) (told, free int)
+	// flows has flows of datagrams end of whose clients nothing is known, soon, and returns
+	// how many. nil: there are none.
+	flows func(most int) int
 
 	upstream, clients atomic.Uint64 // connections that gave way so far
 
@@ -58,22 +62,25 @@ func (r *relief) one() bool {
 	return true
 }
 
-// look makes room: by what is kept to backends and, where that is not much, by
-// clients that ask for nothing. Each request that gets through keeps a connection
+// look makes room: by what is kept to backends, by flows that nobody is known to wait
+// for, and, where that is not much, by clients that ask for nothing. Each request that gets through keeps a connection
 // again: without the second, one would come in with every look and no more. Called
 // under mu.
 func (r *relief) look(now balance.Instant) {
-	kept, clients := r.thin(), 0
+	kept, clients, flows := r.thin(), 0, 0
 	r.left = kept
-	if kept < reliefEnough {
-		told, free := r.idle(reliefClients - kept)
+	if r.flows != nil && kept < reliefClients { // they cost their sender nothing
+		flows = r.flows(reliefClients - kept)
+	}
+	if kept+flows < reliefEnough {
+		told, free := r.idle(reliefClients-kept-flows, now.Add(-reliefIdle))
 		clients, r.left = told, kept+free
 	}
 	r.upstream.Add(uint64(kept))
 	r.clients.Add(uint64(clients))
-	if kept+clients > 0 && (r.told == 0 || now.Sub(r.told) >= reliefTold) {
+	if kept+clients+flows > 0 && (r.told == 0 || now.Sub(r.told) >= reliefTold) {
 		r.told = now
-		r.log.Warn("descriptors run short: connections on which nothing is under way are closed to make room", "to_backends", kept, "of_clients", clients)
+		r.log.Warn("descriptors run short: connections on which nothing is under way are closed to make room", "to_backends", kept, "of_clients", clients, "flows", flows)
 	}
 }
 
@@ -90,9 +97,10 @@ func (e *Engine) thinKept() (closed int) {
 	return closed
 }
 
-// endIdle ends clients that have asked for nothing for longest, of all listeners.
-func (e *Engine) endIdle(most int) (told, free int) {
-	x := netconn.Idlest{Most: most, Before: clock.Now().Add(-reliefIdle)}
+// endIdle ends clients that have asked for nothing for longest, of all listeners, and
+// since before.
+func (e *Engine) endIdle(most int, before balance.Instant) (told, free int) {
+	x := netconn.Idlest{Most: most, Before: before}
 	for _, l := range e.front.ever() {
 		l.srv.h1.Idlest(&x)
 		l.srv.h2.Idlest(&x)
