@@ -60,11 +60,7 @@ func newStatus() *cobra.Command {
 // printStatus writes what runs; alone says that one pool is asked about, and is
 // told with its history.
 func printStatus(w io.Writer, s *admin.Status, pools []admin.Pool, alone bool) error {
-	ready := "ready"
-	if !s.Ready {
-		ready = "not ready: " + strings.Join(s.NotReady, "; ")
-	}
-	fmt.Fprintf(w, "weir %s, pid %d, %s for %s, %s\n", s.Version, s.PID, s.State, since(s.UptimeS), ready)
+	fmt.Fprintf(w, "weir %s, pid %d, %s for %s, %s\n", s.Version, s.PID, s.State, since(s.UptimeS), readiness(s, pools))
 	if p := s.Predecessor; p != nil {
 		fmt.Fprintf(w, "  took over from process %d, version %s, %s ago; it drains and has %s\n",
 			p.PID, p.Version, since(time.Since(p.Since).Seconds()), count(p.Connections, "connection"))
@@ -90,6 +86,32 @@ func printStatus(w io.Writer, s *admin.Status, pools []admin.Pool, alone bool) e
 		fmt.Fprintf(w, "\nSHARE is how much a backend takes of what the policy offers it, not its part of the traffic.\n")
 	}
 	return nil
+}
+
+// readiness says whether traffic should be sent here, and of which of the pools that
+// helps nobody: weir stays ready while its backends are down, as taking it out would
+// bring none of them back.
+func readiness(s *admin.Status, pools []admin.Pool) string {
+	if !s.Ready {
+		return "not ready: " + strings.Join(s.NotReady, "; ")
+	}
+	var empty []string
+	for i := range pools {
+		if pools[i].Serving == 0 {
+			empty = append(empty, pools[i].Name)
+		}
+	}
+	const named = 5
+	switch n := len(empty); {
+	case n == 0:
+		return "ready"
+	case n == 1:
+		return "ready, but no backend of pool " + empty[0] + " serves"
+	case n > named:
+		return fmt.Sprintf("ready, but %d pools have no backend that serves: %s and %d more", n, strings.Join(empty[:named], ", "), n-named)
+	default:
+		return fmt.Sprintf("ready, but %d pools have no backend that serves: %s", n, strings.Join(empty, ", "))
+	}
 }
 
 func printPool(w io.Writer, p *admin.Pool) {

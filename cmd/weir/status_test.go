@@ -121,3 +121,25 @@ func TestStatusNamesNeighbours(t *testing.T) {
 		}
 	}
 }
+
+// TestStatusReady: weir is ready without backends, and does not leave it at that.
+func TestStatusReady(t *testing.T) {
+	ready := &admin.Status{Ready: true}
+	empty := func(names ...string) (out []admin.Pool) {
+		for _, n := range names {
+			out = append(out, admin.Pool{PoolSummary: admin.PoolSummary{Name: n}})
+		}
+		return append(out, admin.Pool{PoolSummary: admin.PoolSummary{Name: "fine", Serving: 1}})
+	}
+	for want, got := range map[string]string{
+		"ready": readiness(ready, empty()),
+		"ready, but no backend of pool app serves":                                 readiness(ready, empty("app")),
+		"ready, but 2 pools have no backend that serves: a, b":                     readiness(ready, empty("a", "b")),
+		"ready, but 7 pools have no backend that serves: a, b, c, d, e and 2 more": readiness(ready, empty("a", "b", "c", "d", "e", "f", "g")),
+		"not ready: draining; pool app: waiting":                                   readiness(&admin.Status{NotReady: []string{"draining", "pool app: waiting"}}, empty("app")),
+	} {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
