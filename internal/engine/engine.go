@@ -80,6 +80,7 @@ type Engine struct {
 	ops       *ops     // sockets toward operators
 	notify    notifier
 	stable    time.Duration // how long files must be, for the watch
+	patience  time.Duration // with a disk that does not answer, at the end
 	upgrade   upgrade
 
 	states   stateFile
@@ -112,7 +113,7 @@ func New(plan *config.Plan, opt Options) (*Engine, error) {
 	e := &Engine{
 		opt: opt, log: opt.Logger, started: time.Now(), bugs: pool.LeaseBugs(),
 		pools: make(map[string]*livePool), limiters: make(map[limiterKey]*l7.Limiter),
-		quit: make(chan struct{}), published: make(chan struct{}, 1), stable: watchSettle,
+		quit: make(chan struct{}), published: make(chan struct{}, 1), stable: watchSettle, patience: logFlushTime,
 	}
 	e.fileLimit.Store(opt.Machine.Files)
 	e.notify.send, e.states.word = opt.Notify, make(chan struct{}, 1)
@@ -144,6 +145,7 @@ func New(plan *config.Plan, opt Options) (*Engine, error) {
 	e.streams = &http2.Client{Budget: &e.memory.budget, OnPanic: func(v any, stack []byte) { e.bugAt("http2", v, stack) }}
 	e.metrics.RegisterMemory(e.memory.gauges)
 	e.relief.log, e.relief.thin, e.relief.idle = e.log, e.thinKept, e.endIdle
+	e.relief.flows = func(most int) int { return e.front.flows.Relieve(most) }
 	e.metrics.RegisterRelieved(func() (uint64, uint64) { return e.relief.clients.Load(), e.relief.upstream.Load() })
 	var err error
 	if e.front, err = newFront(e, plan); err != nil {
@@ -281,6 +283,7 @@ func (e *Engine) publish(g *Generation) {
 	}
 	e.level.Set(levelOf(&g.Plan.Log))
 	e.front.gate.SetLimit(maxConnections(g.Plan.Limits.MaxConnections, e.fileLimit.Load()))
+	e.boundFlows(g.Plan)
 	e.memory.setBuffered(g.Plan.Limits.Buffered)
 	e.metrics.Change(g.Plan.Metrics.Codes == "exact", backendSeries(g.Plan))
 	e.front.detach(g.staged, e.gen.Load())
@@ -337,7 +340,7 @@ func (e *Engine) Start() {
 // Close ends everything at once and waits for it. It may be called at any time
 // and more than once.
 func (e *Engine) Close() error {
-	defer e.retirer.Wait() // without the lock, which it takes
+	defer e.awaitRest() // without the lock, which they take
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
@@ -381,8 +384,26 @@ func (e *Engine) Close() error {
 	return errors.Join(errs...)
 }
 
-// logFlushTime bounds the wait for a log that nobody reads.
+// logFlushTime bounds the wait for a log that nobody reads, and for a disk that does
+// not answer.
 const logFlushTime = 2 * time.Second
+
+// awaitRest waits for the goroutines that end with quit. One of them that reads or writes
+// a file may not come back, which is no reason for the process to stay.
+func (e *Engine) awaitRest() {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		e.retirer.Wait()
+	}()
+	t := time.NewTimer(2 * e.patience) // what ends a log has its own time
+	defer t.Stop()
+	select {
+	case <-done:
+	case <-t.C:
+		e.log.Error("something that was under way does not end, perhaps for a disk that does not answer: it is left behind")
+	}
+}
 
 // bug counts and reports a broken invariant.
 func (e *Engine) bug(where string, what any) {

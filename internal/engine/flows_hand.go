@@ -4,6 +4,7 @@ package engine
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -112,6 +113,12 @@ func (g *flowGiver) send(part []l4.FlowState) error {
 		fds[i] = part[i].FD
 	}
 	_, _, err = g.pair.WriteMsgUnix(text, unix.UnixRights(fds...), nil)
+	if half := len(part) / 2; errors.Is(err, unix.EMSGSIZE) && half > 0 {
+		// More than the socket may hold (net.core.wmem_max), as they keep large datagrams.
+		if err = g.send(part[:half]); err == nil {
+			err = g.send(part[half:])
+		}
+	}
 	return err
 }
 

@@ -186,7 +186,7 @@ func (e *Engine) lastState() {
 		defer close(done)
 		e.states.write(e, true)
 	}()
-	t := time.NewTimer(logFlushTime)
+	t := time.NewTimer(e.patience)
 	defer t.Stop()
 	select {
 	case <-done:
