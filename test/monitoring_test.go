@@ -46,6 +46,7 @@ var promised = map[string]string{
 	"weir_retries_total":              "cause outcome pool",
 	"weir_retry_budget_remaining":     "pool",
 	"weir_connections":                "listener pool side",
+	"weir_http2_streams":              "listener",
 	"weir_upstream_connections_total": "backend pool reused",
 	"weir_config_generation":          "",
 	"weir_config_reloads_total":       "outcome",
@@ -215,7 +216,7 @@ func documented(t *testing.T, promtool string, metrics map[string]*family) {
 			t.Errorf("docs/monitoring.md has %s as %s of %q; it is %s of %q", name, row[2], got, f.kind, labelsOf(f))
 		}
 	}
-	for _, m := range regexp.MustCompile("`(weir_[a-z_]+)").FindAllSubmatch(text, -1) {
+	for _, m := range regexp.MustCompile("`(weir_[a-z0-9_]+)").FindAllSubmatch(text, -1) {
 		name := string(m[1])
 		if metrics[name] == nil && familyOf(name, metrics) == nil {
 			t.Errorf("docs/monitoring.md speaks of %s, which is not there", name)

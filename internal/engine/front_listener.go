@@ -147,6 +147,9 @@ func (l *liveListener) gauges() observe.ListenerGauges {
 		g.AcceptQueue += int64(q.Length)
 		g.AcceptQueueLimit += int64(q.Limit)
 	}
+	if g.HTTP2 = l.cfg.H2 && !l.cfg.Sessions(); g.HTTP2 {
+		g.Streams = int64(l.srv.h2.Counts().Streams)
+	}
 	if l.tls {
 		g.Handshakes, g.Handshaking = l.handshakes(), l.ln.Handshaking()
 	}

@@ -44,6 +44,7 @@ var (
 	descLimit          = desc("weir_concurrency_limit", "Requests in flight that the pool's adaptive limit allows; absent while it bounds nothing.", "pool")
 	descShed           = desc("weir_shed_total", "Requests refused by the pool's adaptive limit.", "pool", "priority")
 	descConnections    = desc("weir_connections", "Open connections: of clients per listener, to backends per pool.", "side", "listener", "pool")
+	descStreams        = desc("weir_http2_streams", "Open HTTP/2 streams of clients: requests that are being served, and tunnels.", "listener")
 	descAcceptQueue    = desc("weir_accept_queue_length", "Connections that the kernel holds for accept.", "listener")
 	descAcceptLimit    = desc("weir_accept_queue_limit", "Where that queue overflows.", "listener")
 	descHandshakes     = desc("weir_tls_handshakes_total", "TLS handshakes of clients by how they ended: full and resumed are good ones.", "listener", "outcome")
@@ -69,7 +70,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 		descCalls, descRetries, descRedispatches, descHedges, descSticky, descEjections, descProbeSeconds, descInFlight, descState,
 		descStates, descShare, descFlips, descPanic, descCorrelated, descBudget, descSaturation, descQueueLength,
 		descLimit, descShed,
-		descConnections, descAcceptQueue, descAcceptLimit, descHandshakes, descHandshaking, descHandshakeTime, descHeaders, descCertificate, descPorts, descGeneration,
+		descConnections, descStreams, descAcceptQueue, descAcceptLimit, descHandshakes, descHandshaking, descHandshakeTime, descHeaders, descCertificate, descPorts, descGeneration,
 		descDiscovered, descHeld, descLastAnswer, descAnswers, descLogDropped,
 		descTunnels, descTunnelEnds, descStreamEnds, descSessions, descSessionBytes, descSessionSeconds,
 		descDatagrams, descDatagramsDropped, descFlowsEvicted,
@@ -103,6 +104,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	for _, l := range listeners {
 		name := clean(l.Name)
 		s.gauge(descConnections, float64(l.Connections), "client", name, "")
+		if l.HTTP2 {
+			s.gauge(descStreams, float64(l.Streams), name)
+		}
 		if l.AcceptQueueLimit > 0 {
 			s.gauge(descAcceptQueue, float64(l.AcceptQueue), name)
 			s.gauge(descAcceptLimit, float64(l.AcceptQueueLimit), name)

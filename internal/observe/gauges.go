@@ -56,6 +56,8 @@ type BackendGauges struct {
 type ListenerGauges struct {
 	Name             string
 	Connections      int64 // open client connections
+	Streams          int64 // open on those that speak HTTP/2
+	HTTP2            bool  // they may: Streams is exposed
 	AcceptQueue      int64 // connections waiting to be accepted
 	AcceptQueueLimit int64 // 0: unknown, neither is exposed
 	Certificates     []CertificateGauge
@@ -131,6 +133,8 @@ func (m *Metrics) listenerGauges() []ListenerGauges {
 	for _, l := range all {
 		if i, ok := at[l.Name]; ok {
 			out[i].Connections += l.Connections
+			out[i].Streams += l.Streams
+			out[i].HTTP2 = out[i].HTTP2 || l.HTTP2
 			continue
 		}
 		at[l.Name] = len(out)

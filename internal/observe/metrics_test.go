@@ -108,6 +108,7 @@ func TestNames(t *testing.T) {
 		"weir_sticky_total":               "COUNTER outcome,pool",
 		"weir_retry_budget_remaining":     "GAUGE pool",
 		"weir_connections":                "GAUGE listener,pool,side",
+		"weir_http2_streams":              "GAUGE listener",
 		"weir_upstream_connections_total": "COUNTER backend,pool,reused",
 		"weir_config_generation":          "GAUGE ",
 		"weir_config_reloads_total":       "COUNTER outcome",
@@ -142,7 +143,7 @@ func TestNames(t *testing.T) {
 		}}
 	})
 	m.RegisterListeners(func() []ListenerGauges {
-		return []ListenerGauges{{Name: "web", Connections: 5, AcceptQueue: 1, AcceptQueueLimit: 4096, Certificates: []CertificateGauge{
+		return []ListenerGauges{{Name: "web", Connections: 5, HTTP2: true, Streams: 7, AcceptQueue: 1, AcceptQueueLimit: 4096, Certificates: []CertificateGauge{
 			{Name: "example.com", NotAfter: time.Unix(2e9, 0)}, {Name: "example.com", NotAfter: time.Unix(1e9, 0)},
 		}}}
 	})
@@ -317,13 +318,13 @@ func TestHostileNames(t *testing.T) {
 		return []PoolGauges{p, p}
 	})
 	m.RegisterListeners(func() []ListenerGauges {
-		return []ListenerGauges{{Name: bad, Connections: 1}, {Name: bad, Connections: 2}}
+		return []ListenerGauges{{Name: bad, Connections: 1, Streams: 4}, {Name: bad, Connections: 2, HTTP2: true, Streams: 3}}
 	})
 	m.Series(bad, bad, bad, bad).Observe(&Record{Status: 200})
 	m.Ejected(bad, bad, bad)
 	m.Bug(bad)
 	f := scrape(t, m)
-	if sum(f["weir_requests_total"]) != 1 || sum(f["weir_connections"], "side=client") != 3 || sum(f["weir_backend_state"]) != 1 {
+	if sum(f["weir_requests_total"]) != 1 || sum(f["weir_connections"], "side=client") != 3 || sum(f["weir_http2_streams"]) != 7 || sum(f["weir_backend_state"]) != 1 {
 		t.Error("hostile names are miscounted")
 	}
 }
