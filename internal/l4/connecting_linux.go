@@ -63,7 +63,7 @@ func (c *connecting) quit() {
 func (o *opening) begin() bool {
 	s, px := o.s, o.px
 	t := px.opt.Backend(s.b)
-	if t == nil || s.cl.Asked || !o.c.Spliceable() {
+	if t == nil || s.cl.Asked || o.c != nil && !o.c.Spliceable() {
 		return false
 	}
 	if o.loop == nil && o.chooseLoop() != nil {
@@ -77,6 +77,8 @@ func (o *opening) begin() bool {
 	kept := slices.Clone(o.prefix) // it is the caller's of Serve
 	o.prefix, o.begun, o.began = kept, b, o.now
 	s.o, s.cut = o, b.Cut
+	alone := o.mayNotWait
+	o.mayNotWait = false // a goroutine of its own goes on where this fails
 	loop.prepare(&s.pair, pair{
 		fd: [2]int32{-1, int32(b.FD)}, owner: s, slot: -1, pos: -1,
 		connecting: true, by: b.By, last: o.now,
@@ -87,6 +89,7 @@ func (o *opening) begin() bool {
 		px.dialing.leave(s)
 		s.attempts--
 		s.o, o.begun, s.pair.connecting = nil, nil, false
+		o.mayNotWait = alone
 		netconn.RawClose(b.FD)
 		b.Closed()
 		return false
@@ -134,7 +137,7 @@ func (s *Session) reached(now balance.Instant) bool {
 	if err := o.begun.Reached(0, false); err != nil {
 		return false
 	}
-	c, closed, err := o.c.Detach(nil)
+	c, closed, err := o.detach()
 	if err != nil {
 		o.broken = true
 		return false

@@ -3,7 +3,6 @@
 package l4
 
 import (
-	"errors"
 	"sync"
 	"syscall"
 	"time"
@@ -348,9 +347,7 @@ func (l *loop) passEnd(p *pair, from side) {
 	if h.fin = true; p.half[1-from].fin {
 		return // the close that follows says so
 	}
-	if err := unix.Shutdown(int(p.fd[1-from]), unix.SHUT_WR); err != nil {
-		var errno syscall.Errno
-		errors.As(err, &errno) // 0 is an error without a number
+	if _, _, errno := unix.RawSyscall(unix.SYS_SHUTDOWN, uintptr(p.fd[1-from]), unix.SHUT_WR, 0); errno != 0 {
 		p.fail(1-from, errno)
 	}
 }

@@ -52,9 +52,10 @@ type Proxy struct {
 	quit chan struct{}         // closed: nothing is dialed any more
 	tap  func(*observe.Record) // of tests; nil: nobody
 
-	open atomic.Int64
-	cuts atomic.Int64
-	once sync.Once
+	open   atomic.Int64
+	cuts   atomic.Int64
+	wholes atomic.Int32 // connections that are not to come bare, see WantsBare
+	once   sync.Once
 
 	greet   greetings
 	dialing connecting
@@ -94,7 +95,8 @@ type opening struct {
 	px     *Proxy
 	rt     *Route
 	s      *Session
-	c      *netconn.Conn
+	c      *netconn.Conn // nil: the client is bare
+	bare   netconn.Bare
 	prefix []byte
 	loop   *loop // of all attempts; nil: not chosen yet
 
@@ -102,6 +104,10 @@ type opening struct {
 	begun  *upstream.Begun
 	began  balance.Instant
 	broken bool // the client's descriptor was not to be had
+
+	// mayNotWait: it belongs to an accept loop. queued and chosen say to whom else it
+	// goes what comes next: waiting for a slot, or connecting to the backend.
+	mayNotWait, queued, chosen bool
 
 	now  balance.Instant
 	breq balance.Request
@@ -119,8 +125,13 @@ type failure struct {
 
 // Serve carries a session, see the package's comment.
 func (p *Proxy) Serve(c *netconn.Conn, ci *Client, rt *Route, prefix []byte) {
-	s := &Session{px: p, rt: rt, cl: *ci}
-	o := &opening{px: p, rt: rt, s: s, c: c, prefix: prefix, now: clock.Now()}
+	(&opening{px: p, rt: rt, c: c, prefix: prefix}).serve(ci)
+}
+
+// serve decides about a session.
+func (o *opening) serve(ci *Client) {
+	p, rt, s := o.px, o.rt, &Session{px: o.px, rt: o.rt, cl: *ci}
+	o.s, o.now = s, clock.Now()
 	parked := false // a loop goes on, and o is not ours
 	p.wg.Add(1)
 	defer func() {
@@ -156,7 +167,7 @@ func (o *opening) crashed() {
 		return
 	}
 	o.px.opt.Bug("l4", v)
-	_ = o.c.Reset()
+	o.reset()
 	if o.s.lease.Held() {
 		o.s.lease.Done(pool.Outcome{Now: clock.Now(), Kind: pool.LocalFault})
 	}
@@ -167,14 +178,23 @@ func (o *opening) crashed() {
 // reports that, and then the session is not the caller's any more.
 func (o *opening) reach() (parked bool) {
 	for {
-		if f := o.choose(); f.reason != message.OK {
+		f, elsewhere := o.choose()
+		if elsewhere {
+			return true
+		}
+		if f.reason != message.OK {
 			if o.last.reason != message.OK {
 				f = o.last // that no second backend was to be had is less true
 			}
 			o.giveUp(f)
 			return false
 		}
-		if o.begin() {
+		if !o.chosen && o.begin() {
+			return true
+		}
+		if o.mayNotWait {
+			o.chosen = true
+			o.depart()
 			return true
 		}
 		nc, f := o.dial()
@@ -211,21 +231,36 @@ func (o *opening) another(f failure) bool {
 }
 
 // choose reserves a slot on a backend, waiting in the pool's queue when all are
-// full.
-func (o *opening) choose() failure {
+// full: elsewhere says that another goroutine does.
+func (o *opening) choose() (f failure, elsewhere bool) {
+	if o.chosen {
+		return failure{}, false
+	}
 	s, p := o.s, o.rt.Pool
 	o.breq.Now = o.now
-	r := p.Pick(&s.lease, &o.breq)
+	r := pool.Full
+	if !o.queued {
+		r = p.Pick(&s.lease, &o.breq)
+	}
+	if r == pool.Full && o.mayNotWait {
+		o.queued = true
+		o.depart()
+		return failure{}, true
+	}
 	if r == pool.Full {
+		o.queued = false
+		if f := o.whole(); f.reason != message.OK {
+			return f, false
+		}
 		r = o.wait()
 	}
 	if r != pool.Granted {
-		return refusal(r)
+		return refusal(r), false
 	}
 	s.b = s.lease.Backend()
 	o.breq.Tried.Add(s.b.Hash())
 	o.breq.Rand = rand.Uint64()
-	return failure{}
+	return failure{}, false
 }
 
 // wait waits for a slot as long as the client does.
@@ -255,6 +290,10 @@ func (o *opening) wait() pool.Refusal {
 func (o *opening) dial() (*netconn.Conn, failure) {
 	s := o.s
 	s.attempts++
+	o.chosen = false
+	if f := o.whole(); f.reason != message.OK {
+		return nil, f
+	}
 	t := o.px.opt.Backend(s.b)
 	if t == nil {
 		o.px.opt.Bug("l4_target", s.b.ID())
@@ -378,7 +417,7 @@ func (o *opening) giveUp(f failure) {
 // an empty answer.
 func (o *opening) refuse(f failure) {
 	s := o.s
-	_ = o.c.Reset()
+	o.reset()
 	r := records.Get().(*observe.Record)
 	o.px.fill(r, o.rt, &s.cl)
 	if s.b != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -96,12 +97,16 @@ func newRig(t *testing.T, addrs []string, edit func(*rig, *pool.Config)) *rig {
 	r.addr = ln.Addr().String()
 	var accepting sync.WaitGroup
 	accepting.Go(func() {
-		for {
+		for n := 0; ; n++ {
 			nc, err := ln.Accept()
 			if err != nil {
 				return
 			}
 			r.open.Add(1)
+			if n%2 == 0 && r.serve == nil && r.wrap == nil && r.prefix == nil {
+				r.serveBare(nc)
+				continue
+			}
 			accepting.Go(func() {
 				c := netconn.New(nc)
 				if r.wrap != nil {
@@ -152,6 +157,23 @@ func newRig(t *testing.T, addrs []string, edit func(*rig, *pool.Config)) *rig {
 		}
 	})
 	return r
+}
+
+// serveBare serves every other connection, as an accept loop does.
+func (r *rig) serveBare(nc net.Conn) {
+	peer := nc.RemoteAddr().(*net.TCPAddr).AddrPort()
+	fd, _, err := netconn.New(nc).Detach(nil)
+	if err != nil {
+		r.bug("detach", err)
+		return
+	}
+	r.px.ServeBare(netconn.Bare{FD: fd, Closed: func() { r.open.Add(-1) }, Adopt: adopted}, &Client{Peer: peer}, r.rt)
+}
+
+func adopted(fd int) (net.Conn, error) {
+	f := os.NewFile(uintptr(fd), "")
+	defer f.Close()
+	return net.FileConn(f)
 }
 
 func (r *rig) bug(where string, v any) {

@@ -46,22 +46,31 @@ func (d *door) accepted(nc net.Conn, t *turn) bool {
 	if set.opt.Proxy.listed(remote) {
 		client = netip.Addr{} // who it is, and counts as, is not known yet
 	}
-	why, counted, ok := l.admit(set, nc, client)
+	fd := -1
+	if s, ok := nc.(syscall.Conn); ok {
+		fd = netconn.Descriptor(s)
+	}
+	why, counted, ok := l.admit(set, fd, client)
 	if ok {
 		d.shut = 0
 		l.handlers.Go(func() { l.handle(set, nc, remote, counted) })
 		return true
 	}
-	d.note(set, why, "connection refused at a ceiling", "open", l.Connections(), "process", set.opt.Gate.Open())
-	l.refuse(set, nc, why)
-	if why == ClientLimit {
-		return true // one client's excess is no reason to make others wait
-	}
-	if d.shut++; d.shut >= batch {
+	d.turnAway(set, nc, why)
+	if d.shut >= batch {
 		d.shut = 0
 		l.rest(set, t)
 	}
 	return true
+}
+
+// turnAway refuses a connection, and counts those after which accepting rests.
+func (d *door) turnAway(set *settings, nc net.Conn, why Refusal) {
+	d.note(set, why, "connection refused at a ceiling", "open", d.l.Connections(), "process", set.opt.Gate.Open())
+	d.l.refuse(set, nc, why)
+	if why != ClientLimit { // one client's excess is no reason to make others wait
+		d.shut++
+	}
 }
 
 // failed counts an accept that did not work; the loop backs off.
@@ -84,9 +93,9 @@ func (d *door) note(set *settings, r Refusal, msg string, args ...any) {
 	}
 }
 
-// admit judges one accepted connection.
-func (l *Listener) admit(set *settings, nc net.Conn, client netip.Addr) (why Refusal, counted, ok bool) {
-	if s, ok := nc.(syscall.Conn); ok && l.files.Reserved(netconn.Descriptor(s)) && !set.relieved() {
+// admit judges one accepted connection; fd is -1 where it has no descriptor.
+func (l *Listener) admit(set *settings, fd int, client netip.Addr) (why Refusal, counted, ok bool) {
+	if l.files.Reserved(fd) && !set.relieved() {
 		return NoFiles, false, false
 	}
 	if set.opt.Short != nil && set.opt.Short() {

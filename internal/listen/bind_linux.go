@@ -94,10 +94,14 @@ func free(path string) error {
 	return nil
 }
 
-// inherit sets the keepalive options that Linux copies to accepted sockets; not
+// inherit sets the options that Linux copies to accepted sockets: that nothing is
+// held back to be sent with more, as the net package has it, and of keepalive; not
 // positive: off.
 func inherit(c syscall.Conn, idle time.Duration) error {
 	return control(c, func(fd int) error {
+		if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
+			return err
+		}
 		if idle <= 0 {
 			return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0)
 		}

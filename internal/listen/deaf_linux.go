@@ -4,7 +4,6 @@ package listen
 
 import (
 	"net"
-	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -52,7 +51,5 @@ func acceptNow(ln acceptor) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := os.NewFile(uintptr(nfd), "")
-	defer f.Close() //nolint:errcheck // the connection has a duplicate
-	return net.FileConn(f)
+	return adopt(nfd)
 }

@@ -49,6 +49,7 @@ type Listener struct {
 	binds   []bound
 	left    []*Socket // no longer of binds; something may still come from them
 	handler func(*netconn.Conn, Info)
+	bare    Bare         // set before the first connection
 	packets PacketServer // of a listener for datagrams
 	watched bool
 	stopped bool
@@ -316,7 +317,11 @@ func (l *Listener) guard(set *settings, c *netconn.Conn) {
 		return
 	}
 	_ = c.Close()
-	stack := debug.Stack()
+	l.panicked(set, v, debug.Stack())
+}
+
+// panicked tells of a handler that did.
+func (l *Listener) panicked(set *settings, v any, stack []byte) {
 	set.opt.Logger.Error("connection handler panicked", "listener", set.opt.Name, "panic", v, "stack", string(stack))
 	if set.opt.OnPanic != nil {
 		set.opt.OnPanic(v, stack)

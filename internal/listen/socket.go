@@ -58,6 +58,7 @@ type open struct {
 	idle     atomic.Int64  // of keepalive, nanoseconds; not positive: off
 	delivery sync.Mutex    // held while one connection is handed over
 	rounds   atomic.Uint64 // of the accept loop
+	halted   atomic.Bool   // the accept loop has something else to see to, see until
 
 	// Guarded by set.mu.
 	holds    int
@@ -90,7 +91,7 @@ func (o *open) hold() *Socket {
 			o.deaf = false
 			_ = hear(o.ln)
 		}
-		_ = o.ln.SetDeadline(time.Time{})
+		_ = o.until(time.Time{})
 	}
 	return &Socket{o: o}
 }
@@ -139,7 +140,7 @@ func (k *Socket) release(grace time.Duration) error {
 	if o.path != "" || !o.isTCP() {
 		o.forget() // its path is free at once
 	}
-	return o.ln.SetDeadline(time.Unix(1, 0)) // wakes the loop
+	return o.until(time.Unix(1, 0)) // wakes the loop
 }
 
 // Done returns a channel that is closed when, after Close or after another
@@ -193,6 +194,12 @@ func (k *Socket) serve(srv server) {
 	}
 }
 
+// until has the accept loop look up at a time; zero: it need not.
+func (o *open) until(t time.Time) error {
+	o.halted.Store(!t.IsZero())
+	return o.ln.SetDeadline(t)
+}
+
 // loop accepts until the last hold is gone.
 func (o *open) loop() {
 	var backoff time.Duration
@@ -204,6 +211,7 @@ func (o *open) loop() {
 			backoff = 0
 			o.probe(nc, o.inherited)
 			o.deliver(nc)
+			o.acceptBare()
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			o.whileYielded()
 			if o.end() {
@@ -298,7 +306,7 @@ func (o *open) end() bool {
 	}
 	wait := time.Until(o.closeAt)
 	if wait > 0 && o.deaf {
-		_ = o.ln.SetDeadline(o.closeAt)
+		_ = o.until(o.closeAt)
 		s.mu.Unlock()
 		return false
 	}
@@ -320,7 +328,7 @@ func (o *open) end() bool {
 	}
 	s.mu.Lock()
 	if o.ending == nil {
-		_ = o.ln.SetDeadline(time.Time{})
+		_ = o.until(time.Time{})
 		s.mu.Unlock()
 		return false
 	}

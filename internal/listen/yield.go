@@ -35,7 +35,7 @@ func (s *Sockets) Yield(declined ...string) {
 			declined = slices.Delete(declined, i, i+1)
 			o.declined, o.handed = true, false
 		default:
-			_ = o.ln.SetDeadline(time.Unix(1, 0)) // wakes the loop
+			_ = o.until(time.Unix(1, 0)) // wakes the loop
 		}
 	}
 }
@@ -51,7 +51,7 @@ func (s *Sockets) Return() {
 	for _, o := range s.all {
 		o.declined = false
 		if o.ending == nil {
-			_ = o.ln.SetDeadline(time.Time{})
+			_ = o.until(time.Time{})
 		}
 	}
 	close(s.yielded)

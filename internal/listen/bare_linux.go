@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package listen
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"os"
+	"runtime/debug"
+	"slices"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/internal/netconn"
+)
+
+// Bare takes plain TCP connections as descriptors. The net package registers each
+// connection with the runtime's poller, asks for its address and sets its options,
+// which costs a third of what a short session costs in all.
+type Bare struct {
+	// Wanted reports that connections are to come by Serve. It must not wait.
+	Wanted func() bool
+	// Serve takes a connection over and does not wait: it is called from the accept
+	// loop. False: it has not touched it, and it comes like any other. info is the
+	// callee's.
+	Serve func(b netconn.Bare, info *Info) bool
+}
+
+// ServeBare has connections without TLS and without PROXY headers come as
+// descriptors, where many wait at once. Call it before Serve.
+func (l *Listener) ServeBare(b Bare) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.bare = b
+}
+
+// bareServer is a server that takes descriptors.
+type bareServer interface {
+	server
+	wantsBare() bool
+	acceptedBare(o *open, all []arrival, t *turn)
+}
+
+// arrival is a descriptor that was accepted.
+type arrival struct {
+	fd            int
+	local, remote netip.AddrPort
+	counted       bool // by client
+}
+
+const (
+	// bareMost is how many are accepted before the loop looks up.
+	bareMost = 32
+	// bareShare is how many one goroutine serves in a row where more wait.
+	bareShare = 8
+)
+
+// acceptBare takes out of the queue what waits there besides the connection that
+// was accepted last. It never waits, and leaves errors for Accept to meet.
+func (o *open) acceptBare() {
+	if !o.isTCP() {
+		return
+	}
+	var all [bareMost]arrival
+	own := addrPort(o.addr)
+	if o.inherited || own.Addr().IsUnspecified() {
+		own = netip.AddrPort{} // a connection has its own
+	}
+	for !o.halted.Load() {
+		srv, ok := o.now.Load().srv.(bareServer)
+		if !ok || !srv.wantsBare() {
+			return
+		}
+		n := 0
+		err := control(o.ln, func(fd int) error {
+			for ; n < len(all); n++ {
+				errno := accept4(fd, &all[n])
+				if errno != 0 {
+					return errno
+				}
+				if all[n].local = own; !own.IsValid() {
+					all[n].local = localOf(all[n].fd)
+				}
+			}
+			return nil
+		})
+		if n > 0 {
+			o.rounds.Add(uint64(n))
+			o.deliverBare(all[:n])
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// deliverBare is deliver of descriptors.
+func (o *open) deliverBare(all []arrival) {
+	o.delivery.Lock()
+	t := o.now.Load()
+	if srv, ok := t.srv.(bareServer); ok {
+		srv.acceptedBare(o, all, t)
+		o.delivery.Unlock()
+		return
+	}
+	o.delivery.Unlock()
+	for _, a := range all {
+		if nc, err := o.adopt(a.fd); err == nil {
+			o.deliver(nc)
+		}
+	}
+}
+
+// adopt makes a connection of the net package of a descriptor, which it takes.
+func (o *open) adopt(fd int) (net.Conn, error) {
+	nc, err := adopt(fd)
+	if err == nil {
+		o.probe(nc, true)
+	}
+	return nc, err
+}
+
+func adopt(fd int) (net.Conn, error) {
+	f := os.NewFile(uintptr(fd), "")
+	defer f.Close() //nolint:errcheck // the connection has a duplicate
+	return net.FileConn(f)
+}
+
+// accept4 is unix.Accept4, without the memory that an address takes.
+func accept4(fd int, a *arrival) syscall.Errno {
+	for {
+		var sa unix.RawSockaddrAny
+		size := uint32(unix.SizeofSockaddrAny)
+		n, _, errno := unix.Syscall6(unix.SYS_ACCEPT4, uintptr(fd), uintptr(unsafe.Pointer(&sa)), uintptr(unsafe.Pointer(&size)), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0)
+		switch errno {
+		case 0:
+			*a = arrival{fd: int(n), remote: rawAddrPort(&sa)}
+			return 0
+		case unix.EINTR, unix.ECONNABORTED: // the client left while it waited
+		default:
+			return errno
+		}
+	}
+}
+
+func localOf(fd int) netip.AddrPort {
+	var sa unix.RawSockaddrAny
+	size := uint32(unix.SizeofSockaddrAny)
+	if _, _, errno := unix.RawSyscall(unix.SYS_GETSOCKNAME, uintptr(fd), uintptr(unsafe.Pointer(&sa)), uintptr(unsafe.Pointer(&size))); errno != 0 {
+		return netip.AddrPort{}
+	}
+	return rawAddrPort(&sa)
+}
+
+// rawAddrPort reads what the kernel wrote, as addrPort does what the net package
+// made of it.
+func rawAddrPort(sa *unix.RawSockaddrAny) netip.AddrPort {
+	switch sa.Addr.Family {
+	case unix.AF_INET:
+		in := (*unix.RawSockaddrInet4)(unsafe.Pointer(sa))
+		return netip.AddrPortFrom(netip.AddrFrom4(in.Addr), hostOrder(in.Port))
+	case unix.AF_INET6:
+		in := (*unix.RawSockaddrInet6)(unsafe.Pointer(sa))
+		a := netip.AddrFrom16(in.Addr).Unmap()
+		if in.Scope_id != 0 && a.Is6() {
+			a = a.WithZone(zoneOf(int(in.Scope_id)))
+		}
+		return netip.AddrPortFrom(a, hostOrder(in.Port))
+	default:
+		return netip.AddrPort{}
+	}
+}
+
+// hostOrder turns a port as it is in memory into a number.
+func hostOrder(port uint16) uint16 {
+	return binary.BigEndian.Uint16((*[2]byte)(unsafe.Pointer(&port))[:])
+}
+
+// zoneOf names an interface, which only link-local addresses need.
+func zoneOf(index int) string {
+	ifi, err := net.InterfaceByIndex(index)
+	if err != nil {
+		return ""
+	}
+	return ifi.Name
+}
+
+func (d *door) wantsBare() bool {
+	l := d.l
+	return l.bare.Serve != nil && l.set.Load().bare() && l.bare.Wanted()
+}
+
+// bare reports that nothing is to be done with a connection before it is served.
+func (s *settings) bare() bool { return s.certs == nil && s.opt.Proxy == nil }
+
+// acceptedBare is accepted of descriptors.
+func (d *door) acceptedBare(o *open, all []arrival, t *turn) {
+	l, set := d.l, d.l.set.Load()
+	if !set.bare() { // it has just become so
+		for _, a := range all {
+			if nc, err := o.adopt(a.fd); err == nil {
+				d.accepted(nc, t)
+			}
+		}
+		return
+	}
+	in := all[:0]
+	for _, a := range all {
+		why, counted, ok := l.admit(set, a.fd, a.remote.Addr())
+		if !ok {
+			if nc, err := o.adopt(a.fd); err == nil {
+				d.turnAway(set, nc, why)
+			}
+			continue
+		}
+		d.shut = 0
+		a.counted = counted
+		in = append(in, a)
+	}
+	for len(in) > bareShare {
+		half := slices.Clone(in[len(in)/2:])
+		in = in[:len(in)/2]
+		l.handlers.Go(func() { l.serveBare(o, set, half) })
+	}
+	l.serveBare(o, set, in)
+	if d.shut >= batch {
+		d.shut = 0
+		l.rest(set, t)
+	}
+}
+
+// serveBare serves connections that were admitted.
+func (l *Listener) serveBare(o *open, set *settings, all []arrival) {
+	for i := range all {
+		a := &all[i]
+		client, counted := a.remote.Addr(), a.counted
+		b := netconn.Bare{FD: a.fd, Adopt: o.adopt, Closed: func() { l.leave(set, client, counted) }}
+		info := &Info{Listener: set.opt.Name, Local: a.local, Remote: a.remote}
+		if l.tryBare(set, b, info) {
+			continue
+		}
+		if c, err := b.Conn(); err == nil {
+			l.handlers.Go(func() { l.run(set, c, *info) })
+		}
+	}
+}
+
+// tryBare offers a connection. One whose handler panics is lost with its
+// descriptor: nobody can say whose that is by then.
+func (l *Listener) tryBare(set *settings, b netconn.Bare, info *Info) (taken bool) {
+	defer func() {
+		if v := recover(); v != nil {
+			taken = true
+			l.panicked(set, v, debug.Stack())
+		}
+	}()
+	return l.bare.Serve(b, info)
+}
