@@ -39,6 +39,7 @@ func (e *Engine) lookAtFiles() {
 	e.fileLimit.Store(uint64(limit))
 	most := maxConnections(e.gen.Load().Plan.Limits.MaxConnections, uint64(limit))
 	e.front.gate.SetLimit(most)
+	e.boundFlows(e.gen.Load().Plan)
 	say := e.log.Info
 	if uint64(limit) < was {
 		say = e.log.Warn

@@ -16,7 +16,7 @@ type Gate struct {
 	// flows are flows of datagrams, which are not in open.
 	flows     atomic.Int64
 	mostFlows atomic.Int64
-	room  room
+	room      room
 }
 
 // NewGate returns a gate for at most n connections; 0 means no limit.
