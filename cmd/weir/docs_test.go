@@ -81,7 +81,8 @@ func docEnv(string) (string, bool) { return "10.0.0.1", true }
 // TestDocumentedConfigurations reads every block of YAML in every document. It is
 // a configuration, a piece of one (which is completed), the description of a fleet
 // or a file of backends, and correct; or the comment <!-- bad: WORDS --> before it
-// says what weir says of it.
+// says what weir says of it. Of one that is whole weir check has no warning, but for
+// those that the comment <!-- found: RULE, RULE --> names.
 func TestDocumentedConfigurations(t *testing.T) {
 	n := 0
 	for file, text := range documents(t) {
@@ -118,6 +119,9 @@ func checkYAML(t *testing.T, b block) {
 		}
 		return
 	}
+	if err == nil && !strings.HasPrefix(b.where, "docs/lints/") { // whose pages show what is found
+		foundIn(t, b)
+	}
 	if err == nil || strings.HasSuffix(strings.Split(b.where, ":")[0], "lints/fall_1.md") && strings.Contains(err.Error(), "fall: 1") {
 		return
 	}
@@ -137,6 +141,22 @@ func checkYAML(t *testing.T, b block) {
 	}
 	if _, err = config.Parse("weir.yaml", []byte(whole), docEnv); err != nil {
 		t.Errorf("%s is no configuration and no piece of one:\n%v", b.where, err)
+	}
+}
+
+// foundIn holds a configuration to the checklist: readers copy what they see.
+func foundIn(t *testing.T, b block) {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "weir.yaml")
+	if err := os.WriteFile(name, []byte(b.text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	meant, _ := strings.CutPrefix(b.marker, "found: ")
+	f := check(name, true, nil)
+	for _, x := range slices.Concat(f.Errors, f.Warnings) {
+		if !slices.Contains(strings.Split(meant, ", "), x.Name) {
+			t.Errorf("%s: %s: %s", b.where, x.Name, x.Text)
+		}
 	}
 }
 
