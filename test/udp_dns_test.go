@@ -9,12 +9,14 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 )
 
 // TestDNS: two dnsmasq behind one port, over UDP and TCP, asked by dig and by dnsperf
-// as fast as it can with 40 ports. One of them is killed in the midst of it: nobody
-// goes without an answer.
+// as fast as it can with 40 ports. One hangs, which only a check that asks it sees. One
+// of them is killed in the midst of it: nobody goes without an answer.
 func TestDNS(t *testing.T) {
 	lines := []string{}
 	for i := range 60 {
@@ -29,10 +31,15 @@ listeners:
   dns: {bind: %[2]q, protocol: udp, pool: dns}
   dns-tcp: {bind: %[2]q, protocol: tcp, pool: dns-tcp}
 pools:
-  dns: {backends: ["udp://%[3]s", "udp://%[4]s"], health: {active: {protocol: tcp, interval: 1s, fast_interval: 200ms}}}
+  dns: {backends: ["udp://%[3]s", "udp://%[4]s"], health: {active: {send: '%[5]s', body: '/(?s)^we.[\x00\x80]/', interval: 300ms, fast_interval: 200ms, timeout: 200ms, fall: 2}}}
   dns-tcp: {backends: ["tcp://%[3]s", "tcp://%[4]s"]}
-`, dir, listen, a.addr, b.addr)
+`, dir, listen, a.addr, b.addr, `we\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x03one\x04test\x00\x00\x01\x00\x01`)
 	})
+	health := func(want string) {
+		t.Helper()
+		eventually(t, 30*time.Second, a.addr+" is "+want, func() bool { return w.backend("dns", a.addr).Health == want })
+	}
+	health("healthy")
 	_, port, _ := strings.Cut(listen, ":")
 	dig := func(args ...string) string {
 		t.Helper()
@@ -54,11 +61,19 @@ pools:
 		t.Errorf("an answer that is too large for a datagram: %s", out)
 	}
 
+	a.p.signal(syscall.SIGSTOP) // its kernel goes on accepting connections
+	health("broken")
+	for range 5 {
+		dig("+short", "one.test")
+	}
+	a.p.signal(syscall.SIGCONT)
+	health("healthy")
+
 	asked := filepath.Join(t.TempDir(), "names")
 	if err := os.WriteFile(asked, []byte(strings.Repeat("one.test A\n", 100)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	perf := exec.Command(tool(t, "dnsperf"), "-s", "127.0.0.1", "-p", port, "-d", asked, "-c", "40", "-q", "80", "-l", "2", "-t", "20")
+	perf := exec.Command(tool(t, "dnsperf"), "-s", "127.0.0.1", "-p", port, "-d", asked, "-c", "40", "-q", "80", "-l", "1", "-t", "20")
 	out, err := perf.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

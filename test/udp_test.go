@@ -105,6 +105,31 @@ func (f *flow) ask(limit time.Duration) error {
 	return nil
 }
 
+// insist is ask that sends again what had no answer for a while, and passes over answers
+// to what was asked before.
+func (f *flow) insist(limit time.Duration) error {
+	f.n++
+	what := fmt.Sprint("datagram ", f.n)
+	b := make([]byte, 2048)
+	for end := time.Now().Add(limit); time.Now().Before(end); {
+		if _, err := f.c.Write([]byte(what)); err != nil {
+			return err
+		}
+		_ = f.c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+		for {
+			n, err := f.c.Read(b)
+			if err != nil {
+				break
+			}
+			if parts := strings.SplitN(string(b[:n]), " ", 3); len(parts) == 3 && parts[2] == what {
+				f.with, f.port = parts[0], parts[1]
+				return nil
+			}
+		}
+	}
+	return fmt.Errorf("%s: no answer in %v", what, limit)
+}
+
 // TestUDP takes flows through what happens to their backends and to weir. Every
 // datagram is answered, over a reload and an upgrade by the same backend to the same
 // port: the flow went on. A drained backend gets no new flows and keeps its own, until
