@@ -38,8 +38,9 @@ func newRun() *cobra.Command {
 // serve runs a plan until the process is told to stop, or has handed over. It
 // prints one line with the bound addresses once everything is bound.
 func serve(cmd *cobra.Command, load func() (*config.Plan, error), signals <-chan os.Signal, opt engine.Options) error {
-	opt.Stderr, opt.Version = cmd.ErrOrStderr(), readBuildFacts().Version
-	supervised(cmd.ErrOrStderr(), &opt)
+	stderr := engine.NewLogWriter(cmd.ErrOrStderr()) // whoever reads it may stop
+	opt.Stderr, opt.Version = stderr, readBuildFacts().Version
+	supervised(stderr, &opt)
 	opt.Upgrade = &engine.UpgradeOptions{Program: thisProgram()}
 	p, err := handover.Join(opt.Version)
 	if err != nil {
@@ -54,7 +55,7 @@ func serve(cmd *cobra.Command, load func() (*config.Plan, error), signals <-chan
 		return err
 	}
 	// Standard output carries the access log, so this goes to standard error.
-	_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "weir: %s\n", e.Bound())
+	_, _ = fmt.Fprintf(stderr, "weir: %s\n", e.Bound())
 	return e.Run(signals)
 }
 

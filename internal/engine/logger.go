@@ -7,7 +7,13 @@ import (
 	"io"
 	"log/slog"
 	"os"
+
+	"github.com/weirlb/weir/internal/observe"
 )
+
+// NewLogWriter makes an Options.Stderr of a writer that may hang, as standard error does
+// when it is a pipe that nobody reads any more: the balancer does not wait for it.
+func NewLogWriter(w io.Writer) io.Writer { return observe.NewLogWriter(w) }
 
 // newLogger writes text for people and collectors, each line with the number of
 // the process: in an upgrade two write to one place, and a state that changes in
