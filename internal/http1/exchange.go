@@ -81,6 +81,9 @@ func (c *ServerConn) attach(l *link) {
 func (c *ServerConn) obey() {
 	if s := c.link.srv.now(); s != c.set {
 		c.set, c.headLimit, c.out.stall = s, s.Limits.headerBytes(), s.Timeouts.Write
+		if c.nc != nil {
+			c.nc.SetLeast(s.Timeouts.least())
+		}
 		if c.out.stall <= 0 && c.nc != nil {
 			c.nc.SetWriteDeadline(0) // that of an earlier write is nobody's any more
 		}
@@ -281,6 +284,7 @@ func (c *ServerConn) Takeover() (nc *netconn.Conn, buffered []byte) {
 	c.link.age.taken.Store(true)
 	c.nc.SetReadDeadline(0)
 	c.nc.SetWriteDeadline(0)
+	c.nc.SetLeast(0)
 	return c.nc, c.in.takeAhead()
 }
 

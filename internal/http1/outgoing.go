@@ -159,9 +159,10 @@ func (o *outgoing) write(a, b []byte) error {
 	return err
 }
 
-// writeAll writes a and b. Every write that progresses may go on for another
+// writeAll writes a and b. Every write that progresses enough may go on for another
 // stall (0: the connection's deadline counts); under TLS it is one write.
 func writeAll(nc *netconn.Conn, stall time.Duration, a, b []byte) (sent int64, _ error) {
+	slow := netconn.Arrears{Least: nc.Least()}
 	for {
 		if stall > 0 {
 			nc.SetWriteDeadline(clock.Now().Add(stall))
@@ -174,7 +175,7 @@ func writeAll(nc *netconn.Conn, stall time.Duration, a, b []byte) (sent int64, _
 		if stall == 0 || !isTimeout(err) {
 			return sent, err
 		}
-		if n == 0 || nc.TLS() != nil {
+		if nc.TLS() != nil || slow.Passed(int64(n)) {
 			return sent, &Error{Reason: message.WriteTimeout, Detail: "the client does not read", Err: err}
 		}
 		k := min(n, len(a))

@@ -19,12 +19,17 @@ type Timeouts struct {
 	Header      time.Duration // a whole head, from its first byte; the first one from accept
 	Idle        time.Duration // from an answer to the next request's first byte
 	Write       time.Duration // a write without progress
-	BodyMinRate int64         // bytes per second, while content is waited for
+	BodyMinRate int64         // bytes per second, while content is waited for, or Write goes on because of progress
 	BodyGrace   time.Duration // how far behind that rate a client may fall
 	ParkAfter   time.Duration // idle time after which a goroutine is given up; 250 ms
 	Linger      time.Duration // how long a closing connection is read from; 5 s
 	MaxAge      time.Duration // of a connection, less up to a tenth, as it is when that comes: then the next answer ends it
 	AgeGrace    time.Duration // after it: what is still under way is cut
+}
+
+// least is what a client has to take within Write.
+func (t *Timeouts) least() int64 {
+	return int64(min(float64(t.BodyMinRate)*t.Write.Seconds(), 1<<40))
 }
 
 const (

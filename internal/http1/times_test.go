@@ -189,41 +189,57 @@ func TestBodyRateExemptsUs(t *testing.T) {
 }
 
 // TestWriteTimeout: a client that stops reading is cut, at the latest after
-// twice the time (when it stopped in the midst of a write); one that reads
-// slowly is not.
+// twice the time (when it stopped in the midst of a write), and so is one that
+// trickles; one that reads slowly is not, as long as it takes 240 bytes a second.
 func TestWriteTimeout(t *testing.T) {
-	for _, slow := range []bool{false, true} {
-		var result error
-		var took time.Duration
-		s := &Server{Timeouts: times, Handler: func(c *ServerConn) {
-			start := time.Now()
-			result = c.WriteHead(&message.Response{Status: 200, Body: message.Chunked}, nil, false)
-			for i := 0; i < 10 && result == nil; i++ {
-				result = c.WriteBody([]byte(strings.Repeat("a", 100)), i == 9)
-			}
-			took = time.Since(start)
-		}}
-		piped(t, s, func(t *testing.T, conn net.Conn, _ func() []*Error) {
-			io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-			if slow {
-				for {
-					if _, err := conn.Read(make([]byte, 10)); err != nil {
+	for _, c := range []struct {
+		name  string
+		piece int           // what the client reads; 0: 50 bytes and no more
+		every time.Duration // apart
+		rate  int64
+		cut   time.Duration // at the latest; 0: not
+	}{
+		{"stops", 0, 0, 240, time.Minute},
+		{"a byte a second", 1, time.Second, 240, time.Minute},
+		{"a little within each deadline", 10, 29 * time.Second, 240, 90 * time.Second},
+		{"too slow", 200, time.Second, 240, 4 * time.Minute},
+		{"just fast enough", 241, time.Second, 240, 0},
+		{"in lumps", 7200, 29 * time.Second, 240, 0},
+		{"slowly, and no rate is asked for", 1000, 29 * time.Second, 0, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			set := times
+			set.BodyMinRate = c.rate
+			var result error
+			var took time.Duration
+			s := &Server{Timeouts: set, Handler: func(c *ServerConn) {
+				start := time.Now()
+				result = c.WriteHead(&message.Response{Status: 200, Body: message.Sized, ContentLength: 100_000}, nil, false)
+				if result == nil {
+					result = c.WriteBody(make([]byte, 100_000), true)
+				}
+				took = time.Since(start)
+			}}
+			piped(t, s, func(t *testing.T, conn net.Conn, _ func() []*Error) {
+				io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+				if c.piece == 0 {
+					io.ReadFull(conn, make([]byte, 50))
+					time.Sleep(2 * time.Minute)
+				}
+				for buf := make([]byte, c.piece); c.piece > 0; time.Sleep(c.every) {
+					if _, err := conn.Read(buf); err != nil {
 						break
 					}
-					time.Sleep(29 * time.Second)
 				}
-			} else {
-				io.ReadFull(conn, make([]byte, 50))
-				time.Sleep(2 * time.Minute)
-			}
-			synctest.Wait()
-			var e *Error
-			switch {
-			case slow && result != nil:
-				t.Errorf("a slow reader was cut after %v: %v", took, result)
-			case !slow && (!errors.As(result, &e) || e.Reason != message.WriteTimeout || took < 30*time.Second || took > time.Minute):
-				t.Errorf("after %v: %v", took, result)
-			}
+				synctest.Wait()
+				var e *Error
+				switch {
+				case c.cut == 0 && result != nil:
+					t.Errorf("cut after %v: %v", took, result)
+				case c.cut > 0 && (!errors.As(result, &e) || e.Reason != message.WriteTimeout || took < 30*time.Second || took > c.cut):
+					t.Errorf("after %v: %v", took, result)
+				}
+			})
 		})
 	}
 }

@@ -46,6 +46,7 @@ type Conn struct {
 	cutOff   bool // see Truncated
 	hasSpare bool // spare holds a byte that Peek took out of the TLS stream
 	spare    [1]byte
+	least    int32 // see SetLeast; owned by the writer, here for its size
 	rop      *readOp
 	first    []byte // what TLS reads before anything else, see Secure
 	turns    *Turns // during the handshake only

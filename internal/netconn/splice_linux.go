@@ -61,7 +61,7 @@ func Splice(dst, src *Conn, n int64, progress func(int64) error) (int64, error) 
 	}
 	s := splicers.Get().(*splicer)
 	defer splicers.Put(s)
-	s.left, s.err = n, nil
+	s.left, s.err, s.slow = n, nil, Arrears{Least: dst.Least()}
 	defer s.drop()
 	var total int64
 	for s.left != 0 || s.held > 0 {
@@ -99,6 +99,7 @@ type splicer struct {
 	patient bool  // in waits when there is nothing; else it sets dry
 	dry     bool
 	err     error
+	slow    Arrears // of who reads
 }
 
 var splicers = sync.Pool{New: func() any {
@@ -163,10 +164,11 @@ func (s *splicer) wait(c *Conn, d *deadline, io func(func(uintptr) bool) error, 
 
 // lastTry looks for room once more when the time is over: the kernel says that
 // there is some only when a third of the socket's buffer is free, which a slow
-// reader's may not be for long. It reports whether bytes left, or that failed.
+// reader's may not be for long. It reports whether bytes left, and enough of them, or
+// that failed.
 func (s *splicer) lastTry(c *Conn) (ok bool) {
 	_ = c.raw.Control(func(fd uintptr) { ok = s.tryOut(fd) }) // closed: there is no room
-	return ok
+	return ok && (s.err != nil || s.held == 0 || !s.slow.Passed(int64(s.moved)))
 }
 
 // tryIn fills the pipe; false means wait, and then no pipe is held.

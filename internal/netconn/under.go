@@ -78,11 +78,15 @@ func (c *Conn) writeRecord(p []byte) (int, error) {
 	default: // another record of the same write
 		c.moreTime(now)
 	}
+	slow := Arrears{Least: c.Least()}
 	for total := 0; ; {
 		n, err := c.write(p[total:])
 		total += n
 		if n == 0 || c.recordUntil == 0 || !errors.Is(err, os.ErrDeadlineExceeded) ||
 			balance.Instant(c.wr.want.Load()) != c.recordUntil { // who moved it meanwhile means it
+			return total, err
+		}
+		if slow.Passed(int64(n)) {
 			return total, err
 		}
 		c.moreTime(clock.Now())
