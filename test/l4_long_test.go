@@ -104,6 +104,59 @@ pools:
 	}
 }
 
+// TestPostgresEndedLong: psql asks for TLS in its own protocol, weir ends it, and the
+// server is spoken to in clear, as it says itself; Ctrl-C ends a query there, too.
+func TestPostgresEndedLong(t *testing.T) {
+	postgresPath(t)
+	ca, data, dir := weirtest.NewAuthority(t), "", t.TempDir()
+	one, two := startPostgres(t, ca, "one.test", &data), startPostgres(t, ca, "two.test", &data)
+	cert, key := ca.Write(dir, "weir", ca.Issue("one.test"))
+	file := ca.WritePool(dir)
+	w := startRun(t, fmt.Sprintf(`admin: {bind: "${ADMIN}"}
+listeners:
+  db:
+    bind: "${LISTEN}"
+    protocol: sni
+    routes:
+      - {match: {sni: one.test}, starttls: postgres, listener: ended}
+      - {match: {sni: two.test}, starttls: postgres, pool: two}
+  ended: {protocol: tcp, tls: {certificates: [{cert: %q, key: %q}]}, pool: one}
+pools:
+  one: {backends: ["tcp://%s"]}
+  two: {backends: ["tcp://%s"]}
+`, cert, key, one, two))
+	_, port, _ := net.SplitHostPort(w.addr)
+	to := func(host, mode string) string {
+		return fmt.Sprintf("host=%s hostaddr=127.0.0.1 port=%s user=postgres dbname=postgres sslmode=%s sslrootcert=%s connect_timeout=10", host, port, mode, file)
+	}
+	for _, c := range []struct{ host, mode, want string }{
+		{"one.test", "require", "one.test|f"}, {"one.test", "verify-full", "one.test|f"}, {"two.test", "verify-full", "two.test|t"},
+	} {
+		out, err := exec.Command("psql", to(c.host, c.mode), "-Atc", "SELECT current_setting('cluster_name'), ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()").CombinedOutput()
+		if err != nil || strings.TrimSpace(string(out)) != c.want {
+			t.Errorf("%s with sslmode=%s: %v: %s, want %s", c.host, c.mode, err, out, c.want)
+		}
+	}
+	for _, host := range []string{"one.test", "two.test"} {
+		c := exec.Command("psql", to(host, "require"), "-At", "-c", "SELECT pg_sleep(60)")
+		var out output
+		c.Stdout, c.Stderr = &out, &out
+		began := time.Now()
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		_ = c.Process.Signal(syscall.SIGINT)
+		_ = c.Wait()
+		if took := time.Since(began); took > 30*time.Second || !strings.Contains(out.String(), "canceling statement due to user request") {
+			t.Errorf("Ctrl-C at %s: after %s: %s", host, took, &out)
+		}
+	}
+	if out, err := exec.Command("psql", to("one.test", "require"), "-Atc", "SELECT repeat('x', 30000000)").Output(); err != nil || len(out) != 30000001 {
+		t.Errorf("30 MB: %d bytes, %v", len(out), err)
+	}
+}
+
 // TestSSHLong: 1 GiB by scp.
 func TestSSHLong(t *testing.T) {
 	ssh, key := startSSH(t)

@@ -4,6 +4,7 @@ package test
 
 import (
 	"bufio"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"os"
@@ -17,16 +18,19 @@ import (
 // talker is a server of lines that says its name before each that it gives back.
 // It can be killed with all its connections, and started again.
 type talker struct {
-	t    *testing.T
-	addr string
+	t      *testing.T
+	addr   string
+	secure *tls.Config // nil: it speaks in clear
 
 	mu   sync.Mutex
 	ln   net.Listener
 	open map[net.Conn]bool
 }
 
-func startTalker(t *testing.T) *talker {
-	s := &talker{t: t, addr: freeAddr(t)}
+func startTalker(t *testing.T) *talker { return startSecureTalker(t, nil) }
+
+func startSecureTalker(t *testing.T, secure *tls.Config) *talker {
+	s := &talker{t: t, addr: freeAddr(t), secure: secure}
 	s.start()
 	t.Cleanup(s.kill)
 	return s
@@ -37,6 +41,9 @@ func (s *talker) start() {
 	ln, err := net.Listen("tcp", s.addr)
 	if err != nil {
 		s.t.Fatal(err)
+	}
+	if s.secure != nil {
+		ln = tls.NewListener(ln, s.secure)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,6 +76,9 @@ func (s *talker) kill() {
 	defer s.mu.Unlock()
 	_ = s.ln.Close()
 	for c := range s.open {
+		if s, ok := c.(*tls.Conn); ok {
+			c = s.NetConn()
+		}
 		_ = c.(*net.TCPConn).SetLinger(0)
 		_ = c.Close()
 	}
@@ -86,6 +96,10 @@ func openChat(addr string) (*chat, error) {
 	if err != nil {
 		return nil, err
 	}
+	return chatOver(c)
+}
+
+func chatOver(c net.Conn) (*chat, error) {
 	s := &chat{c: c, in: bufio.NewReader(c)}
 	return s, s.say("hello")
 }
