@@ -204,10 +204,19 @@ func accepting(ln syscall.Conn) error {
 // Hand duplicates every socket that is held, for another process. The
 // descriptors are closed on exec and share O_NONBLOCK with the live ones: pass
 // them over a unix socket and do not make them blocking.
-func (s *Sockets) Hand() ([]Handed, error) {
+func (s *Sockets) Hand() (out []Handed, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var out []Handed
+	defer func() {
+		if err == nil {
+			return
+		}
+		for _, h := range out {
+			_ = h.File.Close()
+		}
+		out = nil
+		s.recallLocked() // nobody gets anything
+	}()
 	for _, o := range s.all {
 		if o.holds == 0 {
 			continue
@@ -220,21 +229,11 @@ func (s *Sockets) Hand() ([]Handed, error) {
 			return err
 		})
 		if err != nil {
-			for _, h := range out {
-				_ = h.File.Close()
-			}
-			return nil, fmt.Errorf("duplicate the socket of %s: %w", o.bind, err)
+			return out, fmt.Errorf("duplicate the socket of %s: %w", o.bind, err)
 		}
 		o.handed = true
 	}
-	out, err := s.handPackets(out)
-	if err != nil {
-		for _, h := range out {
-			_ = h.File.Close()
-		}
-		return nil, err
-	}
-	return out, nil
+	return s.handPackets(out)
 }
 
 // Unclaimed closes the sockets that were inherited and that nobody took, and

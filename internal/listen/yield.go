@@ -63,6 +63,10 @@ func (s *Sockets) Return() {
 func (s *Sockets) Recall() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.recallLocked()
+}
+
+func (s *Sockets) recallLocked() {
 	for _, o := range s.all {
 		o.handed = false
 	}
