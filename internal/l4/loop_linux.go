@@ -209,12 +209,13 @@ func (l *loop) turn() (more bool) {
 			l.finish(p, end{how: endTold})
 		}
 	}
+	before := len(l.again)
 	for i := range l.due {
 		l.handle(&l.due[i])
 	}
 	clear(l.due)
 	l.due = l.due[:0]
-	l.resume()
+	l.resume(before)
 	l.expire()
 	return true
 }
@@ -399,9 +400,8 @@ func (l *loop) stir(p *pair) {
 	}
 }
 
-// resume goes on with those that had more to move than one turn allows.
-func (l *loop) resume() {
-	n := len(l.again)
+// resume goes on with the n pairs that had more to move than one turn allows.
+func (l *loop) resume(n int) {
 	for i := range n {
 		p := l.again[i]
 		l.again[i] = nil

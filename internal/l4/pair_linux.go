@@ -166,6 +166,8 @@ func (l *loop) move(p *pair, from side) (more bool) {
 			return false
 		}
 		switch {
+		case h.eof && !h.fin && left < roundMost:
+			return true // see passEnd
 		case h.eof:
 			l.passEnd(p, from)
 			return false
@@ -199,7 +201,7 @@ func (l *loop) copy(p *pair, from side) int {
 		p.fail(from, errno)
 		return 0
 	case n == 0:
-		h.eof = true
+		p.ended(from)
 		return 0
 	}
 	p.last = l.now
@@ -310,7 +312,7 @@ func (l *loop) splice(p *pair, from side) int {
 		p.fail(from, errno)
 		return 0
 	case n == 0:
-		h.eof = true
+		p.ended(from)
 		return 0
 	case n < spliceLeast:
 		h.bulk -= 2 // below bulkAt: a few full reads are wanted again
@@ -335,16 +337,23 @@ func (l *loop) pipe() *netconn.Pipe {
 	return p
 }
 
-// passEnd ends the half of the other side that is now complete.
+// ended notes that a side has ended its half.
+func (p *pair) ended(s side) {
+	p.half[s].eof = true
+	if !p.half[1-s].eof {
+		p.first = s
+	}
+}
+
+// passEnd ends the half of the other side that is now complete. It does so a turn
+// after the last bytes: who has got a whole answer often ends its own half by then,
+// and is spared one packet and we are one call.
 func (l *loop) passEnd(p *pair, from side) {
-	h := &p.half[from]
+	h, back := &p.half[from], &p.half[1-from]
 	if h.fin {
 		return
 	}
-	if !p.half[1-from].eof {
-		p.first = from
-	}
-	if h.fin = true; p.half[1-from].fin {
+	if h.fin = true; back.fin || back.eof && !back.blocked() {
 		return // the close that follows says so
 	}
 	if _, _, errno := unix.RawSyscall(unix.SYS_SHUTDOWN, uintptr(p.fd[1-from]), unix.SHUT_WR, 0); errno != 0 {
