@@ -4,8 +4,10 @@ package upstream
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"os"
+	"sync"
 	"syscall"
 	"unsafe"
 
@@ -23,6 +25,8 @@ type Begun struct {
 	t    *Target
 	addr netip.AddrPort
 	conn Conn // as the Target knows it
+	// itself says that the socket was connected to itself, see toItself.
+	itself bool
 }
 
 // Begin starts to connect for a session as Open does, and does not wait: the
@@ -103,10 +107,42 @@ func (b *Begun) Reached(errno syscall.Errno, late bool) error {
 	case errno != 0:
 		b.t.failed.Add(1)
 		return &DialError{Kind: kindOf(errno), Addr: b.addr.String(), Err: os.NewSyscallError("connect", errno)}
+	case b.itself || b.toItself():
+		b.itself = true // may be asked again when the socket is closed
+		b.t.failed.Add(1)
+		return &DialError{Kind: kindOf(syscall.ECONNREFUSED), Addr: b.addr.String(), Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 	}
 	b.t.fresh.Add(1)
 	return nil
 }
+
+// toItself reports that the socket is connected to itself: on this machine the kernel may
+// choose the very port that nobody listens on as the other end, and the attempt then meets
+// its own SYN (RFC 9293, section 3.5). A net.Dialer looks for that, too.
+func (b *Begun) toItself() bool {
+	if b.addr.Port() < firstLocalPort() {
+		return false
+	}
+	own, err := unix.Getsockname(b.FD)
+	if err != nil {
+		return false
+	}
+	switch a := own.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port)) == b.addr
+	case *unix.SockaddrInet6:
+		return netip.AddrPortFrom(netip.AddrFrom16(a.Addr), uint16(a.Port)) == b.addr
+	}
+	return false
+}
+
+// firstLocalPort is the first of those that the kernel chooses from; 0: not known.
+var firstLocalPort = sync.OnceValue(func() (first uint16) {
+	if text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range"); err == nil {
+		_, _ = fmt.Sscan(string(text), &first) // 0 has every port looked at
+	}
+	return first
+})
 
 // Lasting sets what tells a peer that is gone from one that is silent
 // (Options.UserTimeout, Options.Probe): options that matter after seconds, and that
