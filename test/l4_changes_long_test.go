@@ -22,10 +22,9 @@ import (
 // hello, with TLS ended by weir, behind a PROXY header, and over a unix socket.
 type ways struct {
 	*live
-	ca   *weirtest.Authority
-	at   map[string]string
-	all  []*told
-	dirs string
+	ca  *weirtest.Authority
+	at  map[string]string
+	all []*told
 }
 
 // told is an open session and how it came in.
