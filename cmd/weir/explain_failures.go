@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -215,6 +216,11 @@ func (p *page) failuresOf(f *admin.PoolFailures, meanings map[string]admin.Meani
 		}
 		if now := f.Backends[k.backend]; now != "" {
 			p.wrapped("      now: ", now)
+		}
+		if k.reason == "no_backend" || k.reason == "all_broken" {
+			for _, id := range slices.Sorted(maps.Keys(f.Away)) {
+				p.wrapped("      now: ", id+" is "+f.Away[id])
+			}
 		}
 	}
 	p.line("")

@@ -90,6 +90,18 @@ func TestFailuresOfOtherKinds(t *testing.T) {
 	}
 }
 
+// Where a pool had nobody, what keeps its backends away stands below.
+func TestFailuresOfAPoolWithNobody(t *testing.T) {
+	f := failuresAt([2]string{"10:00:00", "no_backend"}, [2]string{"10:00:01", "shed"})
+	f.Pools[0].Away = map[string]string{"b:1": "draining by an operator, healthy, share 0"}
+	var b strings.Builder
+	p := page{w: &b, now: time.Date(2026, 1, 2, 11, 0, 5, 0, time.UTC)}
+	p.failures(f)
+	if n := strings.Count(b.String(), "      now: b:1 is draining by an operator, healthy, share 0\n"); n != 1 {
+		t.Errorf("said %d times:\n%s", n, b.String())
+	}
+}
+
 // Sessions and flows are told of in their own words, with who they were from, and why
 // nothing was sent again stands with the request.
 func TestFailuresOfSessions(t *testing.T) {

@@ -256,6 +256,7 @@ type PoolFailures struct {
 	Missed   uint64            `json:"not_remembered"`         // because others were noted at the same moment
 	Requests []json.RawMessage `json:"requests"`               // the last, oldest first, as in the access log
 	Backends map[string]string `json:"backends_now,omitempty"` // health and share of those that failed
+	Away     map[string]string `json:"away_now,omitempty"`     // of those that take nothing now, where requests found nobody
 }
 
 // What stands behind a reason in Failures.Meanings where a tunnel, a session, or a

@@ -123,6 +123,30 @@ func backend(t *testing.T, name string) *server {
 	return s
 }
 
+// rawBackend accepts connections, has each served on a goroutine of its own, with its
+// number from 1 on, closes it then, and returns its address.
+func rawBackend(t *testing.T, serve func(c net.Conn, n int)) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ln.Close() })
+	go func() {
+		for n := 1; ; n++ {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer func() { _ = c.Close() }()
+				serve(c, n)
+			}()
+		}
+	}()
+	return ln.Addr().String()
+}
+
 func (s *server) id() string { return s.Listener.Addr().String() }
 
 // client returns an HTTP client whose connections end with the test.

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weirlb/weir/balance"
 	"github.com/weirlb/weir/internal/admin"
 	"github.com/weirlb/weir/internal/clock"
 	"github.com/weirlb/weir/internal/config"
@@ -278,6 +279,9 @@ func (e *Engine) Failures(name string) (admin.Failures, error) {
 		}
 		if p := g.pools[f.Pool]; p != nil {
 			row.Backends = statesOf(p, failed)
+			if slices.ContainsFunc(f.Lines, foundNobody) {
+				row.Away = awayOf(p)
+			}
 		}
 		out.Pools = append(out.Pools, row)
 	}
@@ -322,6 +326,26 @@ func noteReasons(line []byte, meanings map[string]admin.Meaning, backends map[st
 	}
 }
 
+// foundNobody reports whether a line is of a request for which the pool had nobody.
+func foundNobody(line []byte) bool {
+	var l struct{ Reason string }
+	return json.Unmarshal(line, &l) == nil && (l.Reason == message.NoBackend.String() || l.Reason == message.AllBroken.String())
+}
+
+// awayOf says of a pool's backends that take nothing now what keeps them from it, of a
+// few if they are many.
+func awayOf(p *livePool) map[string]string {
+	const few = 8
+	which := map[string]bool{}
+	s := p.pool.Snapshot()
+	for i := range s.Backends {
+		if b := &s.Backends[i]; len(which) < few && !b.Removed && (b.Share <= 0 || b.Weight == 0 || b.Admin != balance.Enabled) {
+			which[b.ID] = true
+		}
+	}
+	return statesOf(p, which)
+}
+
 // statesOf says how backends are now.
 func statesOf(p *livePool, which map[string]bool) map[string]string {
 	out := map[string]string{}
@@ -332,6 +356,12 @@ func statesOf(p *livePool, which map[string]bool) map[string]string {
 			continue
 		}
 		text := fmt.Sprintf("%s, %s, share %.2g", b.Admin, b.Health, b.Share)
+		switch {
+		case b.AdminOverridden:
+			text = fmt.Sprintf("%s by an operator, %s, share %.2g", b.Admin, b.Health, b.Share)
+		case b.Weight == 0:
+			text += ", weight 0"
+		}
 		if b.Reason.String() != "" {
 			text += " (" + b.Reason.String() + ")"
 		}

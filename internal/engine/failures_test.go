@@ -115,27 +115,11 @@ pools: {app: {health: {active: off}, backends: [{url: "`+s.URL+`"}]}}
 
 // hangsUp is a backend that reads requests and closes instead of answering.
 func hangsUp(t *testing.T) string {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = ln.Close() })
-	go func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer func() { _ = c.Close() }()
-				if r, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
-					_, _ = io.Copy(io.Discard, r.Body)
-				}
-			}()
+	return rawBackend(t, func(c net.Conn, _ int) {
+		if r, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
+			_, _ = io.Copy(io.Discard, r.Body)
 		}
-	}()
-	return ln.Addr().String()
+	})
 }
 
 // Where what was sent is not sent again, the failure says what would have let it be.
@@ -223,5 +207,30 @@ func TestMeaningsOfSessions(t *testing.T) {
 	}
 	if len(meanings) > 0 || len(backends) != 5 {
 		t.Errorf("%v, %v", meanings, backends)
+	}
+}
+
+// Who found nobody is told what keeps the pool's backends away, the operator's word
+// among it.
+func TestFailuresSayWhoIsAway(t *testing.T) {
+	a, b := backend(t, "a"), backend(t, "b")
+	r := start(t, simple("", a, b))
+	for _, s := range []*server{a, b} {
+		if _, err := r.Patch("app", s.id(), admin.Patch{Admin: "draining"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := mustGet(t, client(t), r.front); got.status != http.StatusServiceUnavailable {
+		t.Fatalf("%+v", got)
+	}
+	eventually(t, "it is remembered", func() bool { return len(r.failures.Last("app")) == 1 })
+	f, err := r.Failures("app")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []*server{a, b} {
+		if said := f.Pools[0].Away[s.id()]; !strings.Contains(said, "draining by an operator") {
+			t.Errorf("%s: %q", s.name, said)
+		}
 	}
 }

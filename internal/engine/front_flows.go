@@ -5,15 +5,12 @@ package engine
 import (
 	"net/netip"
 
-	"github.com/weirlb/weir/balance"
 	"github.com/weirlb/weir/internal/clock"
 	"github.com/weirlb/weir/internal/config"
 	"github.com/weirlb/weir/internal/l4"
-	"github.com/weirlb/weir/internal/l7"
 	"github.com/weirlb/weir/internal/listen"
 	"github.com/weirlb/weir/internal/message"
 	"github.com/weirlb/weir/internal/observe"
-	"github.com/weirlb/weir/internal/upstream"
 	"github.com/weirlb/weir/pool"
 )
 
@@ -30,19 +27,13 @@ func (f *front) newFlows(s *streams) *flows {
 	e := f.e
 	out := &flows{streams: s}
 	out.Flows = l4.NewFlows(l4.FlowOptions{
-		Relay: f.flows, Sessions: flowSessions{f.tunnels}, Door: out,
+		Relay: f.flows, Sessions: lasting[*l4.Flow]{f.tunnels}, Door: out, Backend: upstreamOf,
 		Route: func() *l4.Route {
 			r := s.routes()
 			if r == nil || len(r.all) == 0 {
 				return nil
 			}
 			return r.all[0]
-		},
-		Backend: func(b *balance.Backend) *upstream.Target {
-			if t := targetOf(b); t != nil {
-				return t.up
-			}
-			return nil
 		},
 		Reserve: func(l *pool.Lease, name, backend, url string) bool {
 			p := e.gen.Load().pools[name]
@@ -56,15 +47,6 @@ func (f *front) newFlows(s *streams) *flows {
 	})
 	return out
 }
-
-// flowSessions keeps flows where tunnels are.
-type flowSessions struct{ all *l7.Tunnels }
-
-// Enter implements l4.FlowSessions.
-func (s flowSessions) Enter(f *l4.Flow) { s.all.Enter(f) }
-
-// Leave implements l4.FlowSessions.
-func (s flowSessions) Leave(f *l4.Flow) { s.all.Leave(f) }
 
 // Open implements listen.PacketServer.
 func (s *flows) Open(p *listen.PacketSockets) error { return s.Flows.Open(p) }

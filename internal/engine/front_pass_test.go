@@ -82,61 +82,45 @@ pools:
 // announced is a server in clear that answers each line of a connection with what
 // its PROXY header said, and the line; a request's, in HTTP.
 func announced(t *testing.T) string {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = ln.Close() })
-	go func() {
+	return rawBackend(t, func(c net.Conn, _ int) {
+		r := bufio.NewReaderSize(c, proxyproto.MaxV2)
+		var h proxyproto.Header
+		for n := proxyproto.MinLen; ; n = r.Buffered() + 1 {
+			if _, err := r.Peek(n); err != nil {
+				return
+			}
+			b, _ := r.Peek(r.Buffered())
+			got, size, why := proxyproto.Parse(b)
+			if why == proxyproto.OK {
+				h = got
+				h.TLVs = bytes.Clone(got.TLVs)
+				_, _ = r.Discard(size)
+				break
+			}
+			if why != proxyproto.Short {
+				return
+			}
+		}
+		name, _ := h.TLV(proxyproto.TypeAuthority)
+		alpn, _ := h.TLV(proxyproto.TypeALPN)
+		ssl, _ := h.TLV(proxyproto.TypeSSL)
 		for {
-			c, err := ln.Accept()
+			line, err := r.ReadString('\n')
 			if err != nil {
 				return
 			}
-			go func() {
-				defer func() { _ = c.Close() }()
-				r := bufio.NewReaderSize(c, proxyproto.MaxV2)
-				var h proxyproto.Header
-				for n := proxyproto.MinLen; ; n = r.Buffered() + 1 {
-					if _, err := r.Peek(n); err != nil {
-						return
-					}
-					b, _ := r.Peek(r.Buffered())
-					got, size, why := proxyproto.Parse(b)
-					if why == proxyproto.OK {
-						h = got
-						h.TLVs = bytes.Clone(got.TLVs)
-						_, _ = r.Discard(size)
-						break
-					}
-					if why != proxyproto.Short {
-						return
-					}
+			says := fmt.Sprintf("%s|%s|%s|%x|%s|%s", h.Source.Addr(), name, alpn, ssl[:min(5, len(ssl))], ssl[min(5, len(ssl)):], line)
+			if strings.HasPrefix(line, "GET ") {
+				for err == nil && line != "\r\n" {
+					line, err = r.ReadString('\n')
 				}
-				name, _ := h.TLV(proxyproto.TypeAuthority)
-				alpn, _ := h.TLV(proxyproto.TypeALPN)
-				ssl, _ := h.TLV(proxyproto.TypeSSL)
-				for {
-					line, err := r.ReadString('\n')
-					if err != nil {
-						return
-					}
-					says := fmt.Sprintf("%s|%s|%s|%x|%s|%s", h.Source.Addr(), name, alpn, ssl[:min(5, len(ssl))], ssl[min(5, len(ssl)):], line)
-					if strings.HasPrefix(line, "GET ") {
-						for err == nil && line != "\r\n" {
-							line, err = r.ReadString('\n')
-						}
-						says = fmt.Sprintf("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(says), says)
-					}
-					if _, _ = io.WriteString(c, says); line == "\r\n" {
-						return
-					}
-				}
-			}()
+				says = fmt.Sprintf("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(says), says)
+			}
+			if _, _ = io.WriteString(c, says); line == "\r\n" {
+				return
+			}
 		}
-	}()
-	return ln.Addr().String()
+	})
 }
 
 func (b *bothWays) addr() string { return strings.TrimPrefix(b.front, "http://") }

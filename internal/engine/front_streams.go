@@ -47,13 +47,7 @@ func (f *front) newStreams(slot int, c *codecs) *streams {
 	e := f.e
 	s := &streams{e: e, slot: slot, codecs: c}
 	s.px = l4.New(l4.Options{
-		Relay: f.relay, Sessions: sessions{f.tunnels},
-		Backend: func(b *balance.Backend) *upstream.Target {
-			if t := targetOf(b); t != nil {
-				return t.up
-			}
-			return nil
-		},
+		Relay: f.relay, Sessions: lasting[*l4.Session]{f.tunnels}, Backend: upstreamOf,
 		Short:  e.memory.short.Load,
 		Forged: func(client netip.AddrPort) { c.ln.Forged(client) },
 		Failed: e.failures.Note,
@@ -62,14 +56,22 @@ func (f *front) newStreams(slot int, c *codecs) *streams {
 	return s
 }
 
-// sessions keeps sessions where tunnels are.
-type sessions struct{ all *l7.Tunnels }
+// lasting keeps sessions, or flows, where tunnels are.
+type lasting[T l7.LongLived] struct{ all *l7.Tunnels }
 
-// Enter implements l4.Sessions.
-func (s sessions) Enter(x *l4.Session) { s.all.Enter(x) }
+// Enter implements l4.Sessions and l4.FlowSessions.
+func (s lasting[T]) Enter(x T) { s.all.Enter(x) }
 
-// Leave implements l4.Sessions.
-func (s sessions) Leave(x *l4.Session) { s.all.Leave(x) }
+// Leave implements l4.Sessions and l4.FlowSessions.
+func (s lasting[T]) Leave(x T) { s.all.Leave(x) }
+
+// upstreamOf is how a backend is connected to; nil: not at all.
+func upstreamOf(b *balance.Backend) *upstream.Target {
+	if t := targetOf(b); t != nil {
+		return t.up
+	}
+	return nil
+}
 
 // routes are those in force.
 func (s *streams) routes() *streamRoutes {

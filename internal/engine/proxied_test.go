@@ -18,34 +18,18 @@ import (
 // headed is a backend whose connections begin with a PROXY header of version 1: it
 // answers with the header of the connection and the connection's number.
 func headed(t *testing.T) string {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = ln.Close() })
-	go func() {
-		for n := 1; ; n++ {
-			c, err := ln.Accept()
-			if err != nil {
-				return
+	return rawBackend(t, func(c net.Conn, n int) {
+		r := bufio.NewReader(c)
+		line, err := r.ReadString('\n')
+		for err == nil {
+			var req *http.Request
+			if req, err = http.ReadRequest(r); err == nil {
+				_, _ = io.Copy(io.Discard, req.Body)
+				body := fmt.Sprintf("%s #%d", strings.TrimSpace(line), n)
+				_, _ = fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 			}
-			go func() {
-				defer c.Close() //nolint:errcheck // of a test
-				r := bufio.NewReader(c)
-				line, err := r.ReadString('\n')
-				for err == nil {
-					var req *http.Request
-					if req, err = http.ReadRequest(r); err == nil {
-						_, _ = io.Copy(io.Discard, req.Body)
-						body := fmt.Sprintf("%s #%d", strings.TrimSpace(line), n)
-						_, _ = fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
-					}
-				}
-			}()
 		}
-	}()
-	return ln.Addr().String()
+	})
 }
 
 // introducedClient is a client connection that begins with a PROXY header.

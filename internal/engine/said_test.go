@@ -47,26 +47,11 @@ pools:
 // counts and times in it, each of which would be a series.
 func TestEjectionSaysWhy(t *testing.T) {
 	good := backend(t, "good")
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = ln.Close() })
-	go func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer func() { _ = c.Close() }()
-				if n, _ := c.Read(make([]byte, 4096)); n > 0 { // a probe by TCP sends nothing
-					_, _ = io.WriteString(c, "garbage\r\n\r\n")
-				}
-			}()
+	bad := rawBackend(t, func(c net.Conn, _ int) {
+		if n, _ := c.Read(make([]byte, 4096)); n > 0 { // a probe by TCP sends nothing
+			_, _ = io.WriteString(c, "garbage\r\n\r\n")
 		}
-	}()
-	bad := ln.Addr().String()
+	})
 	r := start(t, `
 admin: {bind: "127.0.0.1:0"}
 listeners:
