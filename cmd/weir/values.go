@@ -24,7 +24,7 @@ func parseShare(s string) (float64, error) {
 // parseWeight reads a weight. The running weir knows its bounds.
 func parseWeight(s string) (uint32, error) {
 	n, err := strconv.ParseUint(s, 10, 32)
-	if err != nil {
+	if err != nil || n > 1000 {
 		return 0, wrongUse("%q is not a weight: a whole number from 0 to 1000; for a smaller share multiply the others' weights", s)
 	}
 	return uint32(n), nil
