@@ -4,7 +4,6 @@ package l4
 
 import (
 	"fmt"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -315,72 +314,6 @@ func (l *loop) handle(d *due) {
 			l.finish(p, end{endReset, d.side, syscall.Errno(v)})
 		}
 	}
-}
-
-// connected joins the client once the backend is connected to.
-func (l *loop) connected(p *pair, events uint32) {
-	if events&(unix.EPOLLOUT|unix.EPOLLERR|unix.EPOLLHUP) == 0 {
-		return
-	}
-	if events&(unix.EPOLLERR|unix.EPOLLHUP) != 0 {
-		v, err := unix.GetsockoptInt(int(p.fd[backend]), unix.SOL_SOCKET, unix.SO_ERROR)
-		if err != nil || v == 0 {
-			v = int(syscall.ECONNRESET) // accepted, and gone
-		}
-		l.abandon(p, syscall.Errno(v), false)
-		return
-	}
-	if !p.owner.reached(l.now) {
-		l.abandon(p, 0, false)
-		return
-	}
-	p.connecting = false
-	if p.pos >= 0 {
-		l.heap.Remove(p.pos)
-	}
-	l.mu.Lock()
-	err := l.register(p, client)
-	l.mu.Unlock()
-	if err != nil {
-		l.finish(p, end{how: endTold})
-		return
-	}
-	if p.bound() != 0 {
-		l.push(p)
-	}
-	p.take(backend, events)
-	l.stir(p)
-	if !p.over && p.owner.told() {
-		l.finish(p, end{how: endTold})
-	}
-}
-
-// abandon gives back a pair whose backend is not connected to.
-func (l *loop) abandon(p *pair, errno syscall.Errno, late bool) {
-	if p.pos >= 0 {
-		l.heap.Remove(p.pos)
-	}
-	p.over = true
-	l.mu.Lock()
-	l.forget(p)
-	l.mu.Unlock()
-	netconn.RawClose(int(p.fd[backend]))
-	p.owner.unreached(l.now, errno, late)
-}
-
-// forget is leave of a pair that was added. Called under mu.
-func (l *loop) forget(p *pair) {
-	if p.connecting {
-		// It may be here again soon, and is not to be ended for what was said before.
-		l.fresh = without(l.fresh, p)
-		l.told = without(l.told, p)
-	}
-	l.leave(p)
-	l.live--
-}
-
-func without(all []*pair, p *pair) []*pair {
-	return slices.DeleteFunc(all, func(q *pair) bool { return q == p })
 }
 
 // stir moves a pair in both directions and ends it when it is over.
