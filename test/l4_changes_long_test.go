@@ -262,6 +262,11 @@ listeners:
 	p.more = proxied
 	reload()
 	w.open(5)
+	p.more = "" // without its pool: what it has goes on
+	reload()
+	w.whole("after a listener has left alone")
+	p.more = proxied
+	reload()
 	before, pid := slices.Clone(w.all), w.pid
 	if err := syscall.Kill(pid, syscall.SIGUSR2); err != nil {
 		t.Fatal(err)

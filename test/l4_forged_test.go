@@ -107,6 +107,9 @@ pools:
 			}
 			return n == tries
 		})
+		eventually(t, 10*time.Second, name+" logs them", func() bool {
+			return name == "web" || strings.Count(grep(string(read(t, log)), fmt.Sprintf(`"listener":%q`, name)), "\n") >= tries
+		})
 	}
 	for i, all := range got {
 		if s := all.String(); strings.Contains(s, "said") || strings.Contains(s, "203.0") || strings.Contains(s, "\xcb\x00\x71") {
