@@ -141,7 +141,7 @@ func (c *conn) beginData(id uint32, size int) (*ServerStream, Code, error) {
 	case s == nil && c.isCut(id): // what is large costs the client as much as weir
 		return nil, CodeNo, c.payLocked(costEmpty*64/(size+64), CauseEmpty)
 	case s != nil && s.bad != nil:
-		return nil, CodeNo, nil // it is about to be reset
+		return nil, CodeNo, nil //nolint:nilerr // it is about to be reset
 	case s == nil || s.remote:
 		return nil, CodeStreamClosed, nil
 	case !s.window.arrive(size):
