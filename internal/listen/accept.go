@@ -75,13 +75,20 @@ func (d *door) turnAway(set *settings, nc net.Conn, why Refusal) {
 
 // failed counts an accept that did not work; the loop backs off.
 func (d *door) failed(err error) {
-	why := AcceptFailed
-	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
-		why = NoFiles
+	why := whyFailed(err)
+	if why == NoFiles {
 		d.l.files.Look()
 		d.l.set.Load().relieved() // those who wait come in with what that gave
 	}
 	d.note(d.l.set.Load(), why, "cannot accept", "error", err)
+}
+
+// whyFailed is what an accept that did not work counts as.
+func whyFailed(err error) Refusal {
+	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+		return NoFiles
+	}
+	return AcceptFailed
 }
 
 func (d *door) note(set *settings, r Refusal, msg string, args ...any) {

@@ -110,6 +110,8 @@ func (o *open) deliverBare(all []arrival) {
 	for _, a := range all {
 		if nc, err := o.adopt(a.fd); err == nil {
 			o.deliver(nc)
+		} else {
+			t.srv.failed(err)
 		}
 	}
 }
@@ -203,6 +205,8 @@ func (d *door) acceptedBare(o *open, all []arrival, t *turn) {
 		for _, a := range all {
 			if nc, err := o.adopt(a.fd); err == nil {
 				d.accepted(nc, t)
+			} else {
+				d.failed(err)
 			}
 		}
 		return
@@ -213,6 +217,8 @@ func (d *door) acceptedBare(o *open, all []arrival, t *turn) {
 		if !ok {
 			if nc, err := o.adopt(a.fd); err == nil {
 				d.turnAway(set, nc, why)
+			} else {
+				d.failed(err)
 			}
 			continue
 		}
@@ -223,17 +229,19 @@ func (d *door) acceptedBare(o *open, all []arrival, t *turn) {
 	for len(in) > bareShare {
 		half := slices.Clone(in[len(in)/2:])
 		in = in[:len(in)/2]
-		l.handlers.Go(func() { l.serveBare(o, set, half) })
+		// What is lost there is counted, and the loop, which meets the same, logs it.
+		l.handlers.Go(func() { l.serveBare(o, set, half, func(err error) { l.count(set, whyFailed(err)) }) })
 	}
-	l.serveBare(o, set, in)
+	l.serveBare(o, set, in, d.failed)
 	if d.shut >= batch {
 		d.shut = 0
 		l.rest(set, t)
 	}
 }
 
-// serveBare serves connections that were admitted.
-func (l *Listener) serveBare(o *open, set *settings, all []arrival) {
+// serveBare serves connections that were admitted. lost is told why one could not be:
+// making it whole takes a second descriptor for a moment.
+func (l *Listener) serveBare(o *open, set *settings, all []arrival, lost func(error)) {
 	for i := range all {
 		a := &all[i]
 		client, counted := a.remote.Addr(), a.counted
@@ -242,9 +250,12 @@ func (l *Listener) serveBare(o *open, set *settings, all []arrival) {
 		if l.tryBare(set, b, info) {
 			continue
 		}
-		if c, err := b.Conn(); err == nil {
-			l.handlers.Go(func() { l.run(set, c, *info) })
+		c, err := b.Conn()
+		if err != nil {
+			lost(err)
+			continue
 		}
+		l.handlers.Go(func() { l.run(set, c, *info) })
 	}
 }
 
