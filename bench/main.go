@@ -125,13 +125,20 @@ func main() {
 	flag.IntVar(&o.idle, "idle", 5000, "clients of the idle case")
 	flag.IntVar(&o.sessions, "sessions", 8000, "sessions of the l4-idle case")
 	flag.StringVar(&o.out, "out", "bench/results/latest", "results are written to this name with .txt and .json")
+	saved := flag.String("print", "", "print the tables of a saved run (the .json) and measure nothing")
 	backends := flag.String("grpc-backends", "", "serve gRPC calls on these addresses, and do nothing else")
 	flag.Parse()
 	if *backends != "" {
 		fmt.Fprintln(os.Stderr, "bench:", grpcBackends(*backends))
 		os.Exit(1)
 	}
-	if err := run(&o, os.Stdout); err != nil {
+	err := error(nil)
+	if *saved != "" {
+		err = printSaved(*saved, os.Stdout)
+	} else {
+		err = run(&o, os.Stdout)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -143,8 +150,11 @@ type report struct {
 	Versions map[string]string
 	Rounds   int
 	Seconds  float64
+	Names    []string // of the programs that were asked for
 	// Figures by case, proxy, figure: one value a round.
 	Figures map[string]map[string]map[string]sample
+	// Failed says, by case and proxy, why a peer has no figures.
+	Failed map[string]map[string]string `json:",omitempty"`
 }
 
 // among returns the programs of a case, of those that are asked for.
@@ -164,26 +174,44 @@ func run(o *options, w io.Writer) error {
 		Versions: map[string]string{}, Rounds: o.rounds, Seconds: o.seconds.Seconds(),
 		Figures: map[string]map[string]map[string]sample{},
 	}
-	names := strings.Split(o.proxies, ",")
+	rep.Names = strings.Split(o.proxies, ",")
 	for _, logs := range []bool{false, true} {
-		if err := o.lab(rep, names, logs, w); err != nil {
+		if err := o.lab(rep, rep.Names, logs, w); err != nil {
 			return err
 		}
 	}
-	var b strings.Builder
-	rep.print(&b, names)
-	fmt.Fprint(w, b.String())
-	if err := os.MkdirAll(filepath.Dir(o.out), 0o755); err != nil {
+	rep.print(w)
+	return nil
+}
+
+// save writes what has been measured so far.
+func (rep *report) save(out string) error {
+	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
 		return err
 	}
 	js, err := json.MarshalIndent(rep, "", " ")
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(o.out+".json", append(js, '\n'), 0o644); err != nil {
+	if err := os.WriteFile(out+".json", append(js, '\n'), 0o644); err != nil {
 		return err
 	}
-	return os.WriteFile(o.out+".txt", []byte(b.String()), 0o644)
+	var b strings.Builder
+	rep.print(&b)
+	return os.WriteFile(out+".txt", []byte(b.String()), 0o644)
+}
+
+func printSaved(path string, w io.Writer) error {
+	js, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	var rep report
+	if err := json.Unmarshal(js, &rep); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	rep.print(w)
+	return nil
 }
 
 // lab runs all chosen cases that want access logs on (or off).
@@ -222,9 +250,17 @@ func (o *options) lab(rep *report, names []string, logs bool, w io.Writer) error
 		for r := range rounds {
 			for i := range ps {
 				p := ps[(i+r)%len(ps)] // nobody is always first
+				if rep.Failed[c.name][p.name] != "" {
+					continue
+				}
 				res, err := c.run(o, p)
-				if err != nil {
+				switch {
+				case err != nil && strings.HasPrefix(p.name, "weir"):
 					return fmt.Errorf("%s, %s: %w\n%s", c.name, p.name, err, p.errors)
+				case err != nil: // what a peer cannot do is a result
+					rep.fail(c.name, p.name, err)
+					fmt.Fprintf(w, "round %d %-8s %-8s left out: %v\n", r+1, c.name, p.name, err)
+					continue
 				}
 				rep.add(c.name, p.name, res)
 				fmt.Fprintf(w, "round %d %-8s %-8s %s\n", r+1, c.name, p.name, brief(res))
@@ -233,8 +269,23 @@ func (o *options) lab(rep *report, names []string, logs bool, w io.Writer) error
 		for _, p := range ps {
 			stop(p.cmd)
 		}
+		if err := rep.save(o.out); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// fail leaves a program out of a case, with what it had before.
+func (rep *report) fail(c, p string, err error) {
+	if rep.Failed == nil {
+		rep.Failed = map[string]map[string]string{}
+	}
+	if rep.Failed[c] == nil {
+		rep.Failed[c] = map[string]string{}
+	}
+	rep.Failed[c][p] = strings.TrimSpace(err.Error())
+	delete(rep.Figures[c], p)
 }
 
 func (rep *report) add(c, p string, res result) {
@@ -249,9 +300,9 @@ func (rep *report) add(c, p string, res result) {
 	}
 }
 
-func (rep *report) print(w io.Writer, names []string) {
+func (rep *report) print(w io.Writer) {
 	fmt.Fprintf(w, "\n%s; %d rounds of %gs; medians [interval]; ratios are medians of round-by-round ratios\n", rep.Machine, rep.Rounds, rep.Seconds)
-	for _, n := range names {
+	for _, n := range rep.Names {
 		fmt.Fprintf(w, "  %-8s %s\n", n, rep.Versions[n])
 	}
 	for _, c := range cases {
@@ -260,16 +311,20 @@ func (rep *report) print(w io.Writer, names []string) {
 			continue
 		}
 		fmt.Fprintf(w, "\n%s: %s\n", c.name, c.what)
-		names := c.among(names)
+		names := c.among(rep.Names)
 		for _, n := range names {
 			fmt.Fprintf(w, "  %-8s", n)
+			if why := rep.Failed[c.name][n]; why != "" {
+				fmt.Fprintf(w, "  left out: %s\n", why)
+				continue
+			}
 			for _, k := range sortedKeys(figs[n]) {
 				fmt.Fprintf(w, "  %s %s", k, interval(figs[n][k].median()))
 			}
 			fmt.Fprintln(w)
 		}
 		for _, n := range names {
-			if n != "weir" && figs["weir"] != nil {
+			if n != "weir" && figs["weir"] != nil && figs[n] != nil {
 				fmt.Fprintf(w, "  weir / %-8s %s = %s\n", n, c.metric, interval(ratio(figs["weir"][c.metric], figs[n][c.metric])))
 			}
 		}
