@@ -166,8 +166,6 @@ func (l *loop) move(p *pair, from side) (more bool) {
 			return false
 		}
 		switch {
-		case h.eof && !h.fin && left < roundMost:
-			return true // see passEnd
 		case h.eof:
 			l.passEnd(p, from)
 			return false
@@ -205,6 +203,10 @@ func (l *loop) copy(p *pair, from side) int {
 		return 0
 	}
 	p.last = l.now
+	var broken syscall.Errno
+	if h.unsure && n < chunk {
+		n, broken = l.lookOn(p, from, n)
+	}
 	if p.guarded && from == client && !p.guard.Over() && p.guard.Forged(l.buf[:n]) {
 		p.failed = end{how: endForged, side: client}
 		return 0
@@ -221,6 +223,9 @@ func (l *loop) copy(p *pair, from side) int {
 	}
 	h.ahead = l.buf[:n]
 	l.flush(p, from)
+	if broken != 0 {
+		p.fail(from, broken)
+	}
 	if len(h.ahead) > 0 {
 		if p.failed.how != endDone {
 			h.ahead = nil // it is the loop's memory
@@ -232,6 +237,22 @@ func (l *loop) copy(p *pair, from side) int {
 	return n
 }
 
+// lookOn reads on behind n bytes that a side may have ended its half with: where it
+// has, they are passed on in one packet with that. It returns how many bytes there are
+// now, and what broke behind them.
+func (l *loop) lookOn(p *pair, from side, n int) (int, syscall.Errno) {
+	more, errno := netconn.RawRecv(int(p.fd[from]), l.buf[n:])
+	switch {
+	case errno == unix.EAGAIN:
+		p.half[from].readable = false
+	case errno != 0:
+		return n, errno
+	case more == 0:
+		p.ended(from)
+	}
+	return n + max(more, 0), 0
+}
+
 // flush passes on what was read before, and reports whether all of it is gone.
 func (l *loop) flush(p *pair, from side) bool {
 	h, to := &p.half[from], 1-from
@@ -239,7 +260,11 @@ func (l *loop) flush(p *pair, from side) bool {
 		if !h.writable {
 			return false
 		}
-		n, errno := netconn.RawSend(int(p.fd[to]), h.ahead)
+		send := netconn.RawSend
+		if h.eof {
+			send = netconn.RawSendLast
+		}
+		n, errno := send(int(p.fd[to]), h.ahead)
 		if !l.sent(p, from, n, errno) {
 			return false
 		}
@@ -345,9 +370,8 @@ func (p *pair) ended(s side) {
 	}
 }
 
-// passEnd ends the half of the other side that is now complete. It does so a turn
-// after the last bytes: who has got a whole answer often ends its own half by then,
-// and is spared one packet and we are one call.
+// passEnd ends the half of the other side that is now complete, and has what
+// RawSendLast holds back leave.
 func (l *loop) passEnd(p *pair, from side) {
 	h, back := &p.half[from], &p.half[1-from]
 	if h.fin {

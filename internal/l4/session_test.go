@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/weirlb/weir/internal/message"
 	"github.com/weirlb/weir/internal/netconn"
 	"github.com/weirlb/weir/internal/observe"
@@ -537,4 +539,35 @@ func TestStorm(t *testing.T) {
 	}
 	close(stop)
 	all.Wait()
+}
+
+// TestEndLeavesWithLastBytes: a backend that ends its half behind its last bytes costs
+// the client's side one packet and not two.
+func TestEndLeavesWithLastBytes(t *testing.T) {
+	r := newRig(t, []string{server(t, func(c *net.TCPConn) {
+		raw, err := c.SyscallConn()
+		if err != nil {
+			return
+		}
+		_ = raw.Control(func(fd uintptr) { _, _ = netconn.RawSendLast(int(fd), []byte("bye")) })
+		_ = c.CloseWrite()
+		_, _ = io.Copy(io.Discard, c)
+	})}, nil)
+	c := r.dial()
+	hear(t, c, "bye")
+	ends(t, c, false)
+	raw, err := c.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var info *unix.TCPInfo
+	_ = raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Segs_in != 2 { // that of connecting, and this
+		t.Errorf("the client got %d packets, want 2", info.Segs_in)
+	}
+	_ = c.CloseWrite()
+	r.want(message.OK, 0, 3)
 }

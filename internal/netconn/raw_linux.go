@@ -53,6 +53,12 @@ func RawRecv(fd int, p []byte) (int, syscall.Errno) { return sysRecv(uintptr(fd)
 // RawSend sends what the socket takes of p, as RawRecv receives.
 func RawSend(fd int, p []byte) (int, syscall.Errno) { return sysSend(uintptr(fd), p, 0) }
 
+// RawSendLast is RawSend of bytes that the end of this half, or the close, is to
+// follow at once: they leave in one packet with it.
+func RawSendLast(fd int, p []byte) (int, syscall.Errno) {
+	return sysSend(uintptr(fd), p, unix.MSG_MORE)
+}
+
 // RawReset closes a socket so that the peer sees a reset and cannot take what it
 // got for whole. Unsent bytes are dropped.
 func RawReset(fd int) {
