@@ -5,7 +5,6 @@ package l4
 import (
 	"errors"
 	"slices"
-	"sync"
 	"syscall"
 	"time"
 
@@ -18,43 +17,6 @@ import (
 	"github.com/weirlb/weir/internal/upstream"
 	"github.com/weirlb/weir/pool"
 )
-
-// connecting are the sessions whose connection to a backend a loop waits for.
-type connecting struct {
-	mu   sync.Mutex // guards what follows
-	all  map[*Session]*loop
-	over bool // none is waited for any more
-}
-
-func (c *connecting) enter(s *Session, l *loop) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.all == nil {
-		c.all = make(map[*Session]*loop)
-	}
-	c.all[s] = l
-}
-
-func (c *connecting) leave(s *Session) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.all, s)
-}
-
-func (c *connecting) ended() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.over
-}
-
-func (c *connecting) quit() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.over = true
-	for s, l := range c.all {
-		l.end(&s.pair)
-	}
-}
 
 // begin starts to connect without waiting, where that can be done, and leaves the
 // session to a loop: a goroutine that waits costs more than all the rest. It
@@ -84,9 +46,7 @@ func (o *opening) begin() bool {
 		connecting: true, by: b.By, last: o.now,
 	})
 	s.attempts++
-	px.dialing.enter(s, loop)
 	if err := loop.add(&s.pair); err != nil {
-		px.dialing.leave(s)
 		s.attempts--
 		s.o, o.begun, s.pair.connecting = nil, nil, false
 		o.mayNotWait = alone
@@ -94,7 +54,7 @@ func (o *opening) begin() bool {
 		b.Closed()
 		return false
 	}
-	if b.Cut() || px.dialing.ended() {
+	if b.Cut() || px.over.Load() {
 		loop.end(&s.pair) // told between the two
 	}
 	return true
@@ -123,7 +83,7 @@ func (o *opening) connectBy() balance.Instant {
 
 // told implements owner.
 func (s *Session) told() bool {
-	if s.o != nil && s.px.dialing.ended() {
+	if s.o != nil && s.px.over.Load() {
 		return true
 	}
 	return s.why.Load() != uint32(observe.TunnelByPeer) || s.cut()
@@ -143,7 +103,6 @@ func (s *Session) reached(now balance.Instant) bool {
 		return false
 	}
 	s.o = nil
-	s.px.dialing.leave(s)
 	o.fill()
 	s.begun, s.lasts = o.begun, now.Add(lastsAfter)
 	s.fd[client] = int32(c)
@@ -190,7 +149,6 @@ var errQuit = errors.New("no longer wanted")
 func (s *Session) missed(now balance.Instant, f failure) {
 	o := s.o
 	s.o = nil
-	s.px.dialing.leave(s)
 	o.now = now
 	s.connect = now.Sub(o.began)
 	o.begun.Closed()
@@ -247,6 +205,23 @@ func (l *loop) connected(p *pair, events uint32) {
 	l.stir(p)
 	if !p.over && p.owner.told() {
 		l.finish(p, end{how: endTold})
+	}
+}
+
+// dismiss ends those that connect and are not wanted any more.
+func (l *loop) dismiss() {
+	l.mu.Lock()
+	var all []*pair
+	for i := range l.slots {
+		if p := l.slots[i].p; p != nil && p.connecting {
+			all = append(all, p)
+		}
+	}
+	l.mu.Unlock()
+	for _, p := range all {
+		if !p.over && p.owner.told() {
+			l.finish(p, end{how: endTold})
+		}
 	}
 }
 

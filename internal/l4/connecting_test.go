@@ -117,9 +117,16 @@ func TestManyRefused(t *testing.T) {
 func (r *rig) connects(n int) {
 	r.t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		r.px.dialing.mu.Lock()
-		now := len(r.px.dialing.all)
-		r.px.dialing.mu.Unlock()
+		now := -int(r.px.Open()) // the established ones
+		all, err := r.relay.loops()
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		for _, l := range all {
+			l.mu.Lock()
+			now += l.live
+			l.mu.Unlock()
+		}
 		if now == n {
 			return
 		}

@@ -40,6 +40,7 @@ type loop struct {
 	live   int
 	fresh  []*pair // added, and not yet in the heap
 	told   []*pair // to be ended
+	ask    bool    // those that connect are to be asked whether they are wanted
 	asleep bool    // in epoll_wait, or about to be
 	until  balance.Instant
 	dialed balance.Instant // when a pair that connects was added last
@@ -156,6 +157,18 @@ func (l *loop) end(p *pair) {
 	}
 }
 
+// review has the loop dismiss soon who connects and is not wanted any more.
+func (l *loop) review() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return
+	}
+	if l.ask = true; l.asleep {
+		l.ring()
+	}
+}
+
 // ring wakes the loop. Called under mu.
 func (l *loop) ring() {
 	l.asleep = false
@@ -199,9 +212,12 @@ func (l *loop) turn() (more bool) {
 		n = l.poll()
 	}
 	l.now = clock.Now()
-	told, closed := l.collect(n)
+	told, ask, closed := l.collect(n)
 	if closed {
 		return false
+	}
+	if ask {
+		l.dismiss()
 	}
 	for _, p := range told {
 		if !p.over && p.owner.told() {
@@ -242,7 +258,7 @@ const panicPause = 10 * time.Millisecond
 func (l *loop) mayWait() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed || len(l.told) > 0 {
+	if l.closed || l.ask || len(l.told) > 0 {
 		return false
 	}
 	for _, p := range l.fresh {
@@ -270,7 +286,7 @@ func (l *loop) mayWait() bool {
 const connectLook = 250 * time.Millisecond
 
 // collect finds the pairs that events belong to.
-func (l *loop) collect(n int) (told []*pair, closed bool) {
+func (l *loop) collect(n int) (told []*pair, ask, closed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.asleep = false
@@ -292,7 +308,8 @@ func (l *loop) collect(n int) (told []*pair, closed bool) {
 	clear(l.fresh)
 	l.fresh = l.fresh[:0]
 	told, l.told = l.told, nil
-	return told, l.closed
+	ask, l.ask = l.ask, false
+	return told, ask, l.closed
 }
 
 // handle does what an event asks for.

@@ -57,10 +57,10 @@ type Proxy struct {
 	wholes atomic.Int32 // connections that are not to come bare, see WantsBare
 	once   sync.Once
 
-	greet   greetings
-	dialing connecting
-	asked   askers
-	wg      sync.WaitGroup // sessions that are decided about, and those of goroutines
+	greet greetings
+	over  atomic.Bool // quit is closed: no loop waits for a connection any more
+	asked askers
+	wg    sync.WaitGroup // sessions that are decided about, and those of goroutines
 }
 
 // New returns a Proxy.
@@ -81,7 +81,8 @@ func (p *Proxy) CutCount() int64 { return p.cuts.Load() }
 func (p *Proxy) Quit() {
 	p.once.Do(func() { close(p.quit) })
 	p.greet.quit()
-	p.dialing.quit()
+	p.over.Store(true)
+	p.opt.Relay.dismiss()
 }
 
 // Wait returns when nobody waits for a backend.

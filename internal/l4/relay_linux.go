@@ -64,6 +64,15 @@ func (r *Relay) next() (*loop, error) {
 	return all[int(r.turn.Add(1)%uint32(len(all)))], nil
 }
 
+// dismiss has each loop ask those that connect whether they are still wanted.
+func (r *Relay) dismiss() {
+	if all := r.ready.Load(); all != nil {
+		for _, l := range *all {
+			l.review()
+		}
+	}
+}
+
 // Close ends every session that is left and waits for the loops.
 func (r *Relay) Close() {
 	r.mu.Lock()

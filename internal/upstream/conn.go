@@ -42,6 +42,8 @@ type Conn struct {
 	looked    balance.Instant // when it was looked at and quiet, while idle
 
 	// Guarded by Target.mu.
+	prev, next *Conn // of Target.all
+
 	ended   bool // http2.Owner.Over was said
 	watched bool
 	turn    uint32 // counts the loans

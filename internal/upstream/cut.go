@@ -14,10 +14,10 @@ func (t *Target) joined(c *Conn) bool {
 	if t.over {
 		return false
 	}
-	if t.all == nil {
-		t.all = make(map[*Conn]struct{})
+	if c.next = t.all; c.next != nil {
+		c.next.prev = c
 	}
-	t.all[c] = struct{}{}
+	t.all = c
 	return true
 }
 
@@ -26,7 +26,18 @@ func (t *Target) left(c *Conn) {
 	t.open.Add(-1)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.all, c)
+	switch {
+	case c.prev != nil:
+		c.prev.next = c.next
+	case t.all == c:
+		t.all = c.next
+	default:
+		return // it was refused, or is told twice
+	}
+	if c.next != nil {
+		c.next.prev = c.prev
+	}
+	c.prev, c.next = nil, nil
 }
 
 // Cut ends every connection now, those on loan included: their exchanges see an
@@ -37,8 +48,8 @@ func (t *Target) Cut() int {
 	t.CloseIdle()
 	t.mu.Lock()
 	t.over = t.draining
-	loaned := make([]func(), 0, len(t.all))
-	for c := range t.all {
+	var loaned []func()
+	for c := t.all; c != nil; c = c.next {
 		c.cut.Store(true)
 		switch {
 		case c.mux != nil:

@@ -51,9 +51,9 @@ type Target struct {
 	turn          atomic.Uint32 // of Options.Bind
 	good          atomic.Pointer[netip.Addr]
 
-	mu       sync.Mutex         // guards the rest; taken before a Poller's lock
-	idle     []*Conn            // the most recently used last
-	all      map[*Conn]struct{} // open ones, those on loan included
+	mu       sync.Mutex // guards the rest; taken before a Poller's lock
+	idle     []*Conn    // the most recently used last
+	all      *Conn      // first of the list of open ones, those on loan included
 	draining bool
 	over     bool // and was cut: its drain is over
 	closed   bool
