@@ -124,8 +124,8 @@ func TestIllegal(t *testing.T) {
 			}
 		}, "bad_response: more content than the window", "RST 1 FLOW"},
 		"later stream in GOAWAY": {func(o *origin) { _ = o.fr.WriteGoAway(1, 0, nil); _ = o.fr.WriteGoAway(9, 0, nil) }, "bad_response: GOAWAY with a later", "GOAWAY PROTOCOL"},
-		"end":                    {func(o *origin) { o.c.Close() }, "EOF", ""},
-		"end after a word":       {func(o *origin) { _ = o.fr.WriteGoAway(1, http2.ErrCodeInternal, []byte("out of\nluck")); o.c.Close() }, "EOF: http2: the backend ends the connection: INTERNAL_ERROR (out of.luck)", ""},
+		"end":                    {func(o *origin) { o.c.Close() }, "unexpected EOF", ""},
+		"end after a word":       {func(o *origin) { _ = o.fr.WriteGoAway(1, http2.ErrCodeInternal, []byte("out of\nluck")); o.c.Close() }, "unexpected EOF: http2: the backend ends the connection: INTERNAL_ERROR (out of.luck)", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			originate(t, patient, func(o *origin) {

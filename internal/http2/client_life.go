@@ -5,6 +5,7 @@ package http2
 import (
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/weirlb/weir/balance"
@@ -140,7 +141,7 @@ func (c *ClientConn) end(err error) {
 	c.mu.Unlock()
 	switch cause := answerFault(err); {
 	case away != nil && !polite && !errors.Is(err, ErrSilent):
-		c.kill(fmt.Errorf("%w: %w", err, away))
+		c.kill(fmt.Errorf("%w: %w", cause, away))
 	default:
 		c.kill(cause)
 	}
@@ -193,11 +194,14 @@ func (c *ClientConn) kill(cause error) {
 }
 
 // answerFault is the fault of the connection as its exchanges see it: what the
-// backend may not do is a bad answer.
+// backend may not do is a bad answer. The end of the connection is none of content.
 func answerFault(err error) error {
 	var ce *ConnError
-	if errors.As(err, &ce) && ce != errGone {
+	switch {
+	case errors.As(err, &ce) && ce != errGone:
 		return &http1.Error{Reason: message.BadResponse, Detail: ce.Detail, Err: err}
+	case errors.Is(err, io.EOF):
+		return io.ErrUnexpectedEOF
 	}
 	return err
 }

@@ -196,5 +196,5 @@ func upstreamFailure(p Phase, err error, started bool) Failure {
 func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
 
 // isEnd reports the end of content; a torn one is io.ErrUnexpectedEOF or the
-// codec's own error.
-func isEnd(err error) bool { return errors.Is(err, io.EOF) }
+// codec's own error. An error that only wraps io.EOF is such a one.
+func isEnd(err error) bool { return err == io.EOF } //nolint:errorlint // see above

@@ -101,3 +101,43 @@ func TestUnprocessed(t *testing.T) {
 		}
 	}
 }
+
+// TestBackendLeavesMidAnswer: a connection that ends within an answer ends that answer
+// as a torn one, whether the backend has said so before or not.
+func TestBackendLeavesMidAnswer(t *testing.T) {
+	for name, goodbye := range map[string]func(fr *http2.Framer, stream uint32){
+		"close":            func(*http2.Framer, uint32) {},
+		"GOAWAY and close": func(fr *http2.Framer, stream uint32) { _ = fr.WriteGoAway(stream, http2.ErrCodeNo, nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			heard := make(chan struct{})
+			addr, _ := unwilling(t, func(fr *http2.Framer, stream uint32, c net.Conn) {
+				_ = fr.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, EndHeaders: true, BlockFragment: []byte{0x88}})
+				_ = fr.WriteData(stream, false, []byte("hello"))
+				<-heard
+				goodbye(fr, stream)
+				_ = c.Close()
+			})
+			r := newRig(t, []string{addr}, rigOptions{edit: func(r *rig) {
+				r.upstreams.Protocol, r.upstreams.MaxStreams, r.upstreams.Ping = upstream.HTTP2, 10, 10*time.Second
+			}})
+			tr := &http.Transport{}
+			defer tr.CloseIdleConnections()
+			res, err := (&http.Client{Transport: tr, Timeout: 10 * time.Second}).Get("http://" + r.addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer res.Body.Close() //nolint:errcheck // a test's
+			if _, err := io.ReadFull(res.Body, make([]byte, 5)); err != nil {
+				t.Fatal(err)
+			}
+			close(heard)
+			if n, err := io.Copy(io.Discard, res.Body); err == nil {
+				t.Errorf("%d more bytes, and whole", n)
+			}
+			if rec := r.record(); rec.Reason != message.ResetMidResponse {
+				t.Errorf("ended %s: %s", rec.Reason, rec.Detail)
+			}
+		})
+	}
+}
