@@ -38,3 +38,34 @@ func TestCloseWithoutDisk(t *testing.T) {
 		t.Error("the log does not say so")
 	}
 }
+
+// TestCloseOutlastsOne: a connection that does not end although it was cut does not keep
+// the process from ending, and is told of as a defect.
+func TestCloseOutlastsOne(t *testing.T) {
+	text, _, _ := fileRig(t)
+	r := build(t, text)
+	r.patience = 20 * time.Millisecond
+	r.Start()
+	stays := make(chan struct{})
+	r.Engine.front.reapers.Go(func() { <-stays })
+	done := make(chan error, 1)
+	go func() { done <- r.Close() }()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(limit):
+		t.Error("it does not end")
+	}
+	if log := r.log.String(); !strings.Contains(log, "do not end") {
+		t.Error("the log does not say so")
+	}
+	close(stays)
+	r.Engine.front.reapers.Wait()
+	r.Engine.front.relay.Close()
+	r.Engine.front.flows.Close()
+	if err := r.Engine.front.parker.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -80,7 +80,7 @@ type Engine struct {
 	ops       *ops     // sockets toward operators
 	notify    notifier
 	stable    time.Duration // how long files must be, for the watch
-	patience  time.Duration // with a disk that does not answer, at the end
+	patience  time.Duration // with a disk that does not answer, at the end; five times that with what was cut
 	upgrade   upgrade
 
 	states   stateFile
@@ -391,17 +391,25 @@ const logFlushTime = 2 * time.Second
 // awaitRest waits for the goroutines that end with quit. One of them that reads or writes
 // a file may not come back, which is no reason for the process to stay.
 func (e *Engine) awaitRest() {
+	if !within(2*e.patience, e.retirer.Wait) { // what ends a log has its own time
+		e.log.Error("something that was under way does not end, perhaps for a disk that does not answer: it is left behind")
+	}
+}
+
+// within waits for f for so long at most, and reports whether f has returned.
+func within(d time.Duration, f func()) bool {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		e.retirer.Wait()
+		f()
 	}()
-	t := time.NewTimer(2 * e.patience) // what ends a log has its own time
+	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-done:
+		return true
 	case <-t.C:
-		e.log.Error("something that was under way does not end, perhaps for a disk that does not answer: it is left behind")
+		return false
 	}
 }
 

@@ -209,13 +209,21 @@ func (f *front) close() error {
 	}
 	f.loops.Wait() // who is accepted now is cut, too
 	f.cut()
-	for _, l := range all {
-		if f.started {
-			l.ln.Wait()
+	// They need a moment. One that has not ended by then never will, which is no reason
+	// for the process to stay.
+	ended := within(5*f.e.patience, func() {
+		for _, l := range all {
+			if f.started {
+				l.ln.Wait()
+			}
+			l.srv.Wait()
 		}
-		l.srv.Wait()
+		f.reapers.Wait()
+	})
+	if !ended {
+		f.e.bug("close", "connections that were cut do not end: they are left behind")
+		return nil // nothing that they use is taken from them
 	}
-	f.reapers.Wait()
 	f.relay.Close()
 	f.flows.Close()
 	return f.parker.Close()

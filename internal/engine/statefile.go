@@ -181,16 +181,7 @@ func (e *Engine) lastState() {
 	if e.gen.Load() == nil || e.gen.Load().Plan.StateFile == "" {
 		return
 	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		e.states.write(e, true)
-	}()
-	t := time.NewTimer(e.patience)
-	defer t.Stop()
-	select {
-	case <-done:
-	case <-t.C:
+	if !within(e.patience, func() { e.states.write(e, true) }) {
 		e.log.Error("the state file cannot be written in time: what was learned last is lost")
 	}
 }
