@@ -52,6 +52,7 @@ type ServerConn struct {
 
 	mustClose atomic.Bool // the connection ends with this exchange
 	cancelled atomic.Bool
+	paused    atomic.Bool // see PauseRead
 	aborted   atomic.Bool
 
 	mu    sync.Mutex // guards asked, and the writing of 100 Continue
@@ -74,6 +75,7 @@ func (c *ServerConn) attach(l *link) {
 	c.scratch.Fields.Reset(nil)
 	c.mustClose.Store(false)
 	c.cancelled.Store(false)
+	c.paused.Store(false)
 	c.aborted.Store(false)
 }
 
@@ -126,8 +128,11 @@ func (c *ServerConn) Trailers() *message.Fields { return c.in.chunks.Trailers() 
 // errNotAsked is content of a client that was never told to send it.
 var errNotAsked = errors.New("http1: content was not asked for")
 
-// errCancelled is what ReadBody returns after CancelRead.
-var errCancelled = errors.New("http1: reading was cancelled")
+// errCancelled and errPaused are what ReadBody returns after CancelRead and PauseRead.
+var (
+	errCancelled = errors.New("http1: reading was cancelled")
+	errPaused    = errors.New("http1: reading is paused")
+)
 
 // ReadBody returns the next piece of content, borrowed until the next call, and
 // io.EOF after the last. The first call tells a client that waits for it to go
@@ -148,7 +153,9 @@ func (c *ServerConn) ReadBody() ([]byte, error) {
 			return nil, err
 		}
 		if err := c.readMore(); err != nil {
-			c.mustClose.Store(true)
+			if err != errPaused { //nolint:errorlint // it is never wrapped
+				c.mustClose.Store(true)
+			}
 			return nil, err
 		}
 	}
@@ -187,8 +194,8 @@ var continueLine = []byte("HTTP/1.1 100 Continue\r\n\r\n")
 // allowance, each byte earns some back, never more than the grace at the start.
 func (c *ServerConn) readMore() error {
 	c.armBody()
-	if c.cancelled.Load() { // after arming, so that CancelRead is not overruled
-		return errCancelled
+	if err := c.interrupted(); err != nil { // after arming, so that CancelRead is not overruled
+		return err
 	}
 	err := c.in.moreBody(c.in.readLimit())
 	n := c.in.w - c.in.r
@@ -197,14 +204,25 @@ func (c *ServerConn) readMore() error {
 	switch {
 	case err == nil:
 		return nil
-	case c.cancelled.Load():
-		return errCancelled
+	case c.interrupted() != nil && (c.cancelled.Load() || isTimeout(err)):
+		return c.interrupted()
 	case errors.Is(err, io.EOF):
 		return io.ErrUnexpectedEOF
 	case isTimeout(err):
 		return errNoProgress
 	}
 	return err
+}
+
+// interrupted says why nothing is to be waited for; nil: it is.
+func (c *ServerConn) interrupted() error {
+	switch {
+	case c.cancelled.Load():
+		return errCancelled
+	case c.paused.Load():
+		return errPaused
+	}
+	return nil
 }
 
 // armBody sets the read deadline to what the allowance leaves.
@@ -236,8 +254,18 @@ func (c *ServerConn) earn(n int64) {
 func (c *ServerConn) CancelRead() {
 	c.mustClose.Store(true)
 	c.cancelled.Store(true)
-	c.nc.SetReadDeadline(1)
+	c.nc.SetReadDeadline(clock.Now())
 }
+
+// PauseRead makes a ReadBody that waits, and those that would, return an error, until
+// ResumeRead; a splice ends with a timeout. Nothing is lost by it.
+func (c *ServerConn) PauseRead() {
+	c.paused.Store(true)
+	c.nc.SetReadDeadline(clock.Now())
+}
+
+// ResumeRead takes PauseRead back. Nobody may be reading.
+func (c *ServerConn) ResumeRead() { c.paused.Store(false) }
 
 // Spliceable reports how many bytes of content are still to come if they lie
 // raw on a plain connection; a client that waits is told to go on. The read
@@ -247,7 +275,7 @@ func (c *ServerConn) Spliceable() (remaining int64, ok bool) {
 		return 0, false
 	}
 	c.armBody()
-	return remaining, !c.cancelled.Load()
+	return remaining, c.interrupted() == nil
 }
 
 // Spliced notes that n bytes of content were moved from the connection. Time
@@ -262,8 +290,8 @@ func (c *ServerConn) Spliced(n int64) {
 		c.allowance = c.set.Timeouts.BodyGrace / 2
 	}
 	c.armBody()
-	if c.cancelled.Load() {
-		c.nc.SetReadDeadline(1)
+	if c.interrupted() != nil {
+		c.nc.SetReadDeadline(clock.Now())
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -263,6 +264,42 @@ func TestCancelRead(t *testing.T) {
 		io.WriteString(conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n")
 		want := "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx"
 		if got, _ := readAll(conn); got != want {
+			t.Errorf("%q", got)
+		}
+	})
+}
+
+// TestPauseRead: a handler's second goroutine stops waiting for content for a while, and
+// goes on where it was; the connection lives on.
+func TestPauseRead(t *testing.T) {
+	s := &Server{Timeouts: times, Handler: func(c *ServerConn) {
+		read := make(chan error)
+		go func() {
+			_, err := c.ReadBody()
+			for err == nil {
+				_, err = c.ReadBody()
+			}
+			read <- err
+		}()
+		time.Sleep(time.Second)
+		c.PauseRead()
+		if err := <-read; !errors.Is(err, errPaused) {
+			panic(err)
+		}
+		if _, err := c.ReadBody(); !errors.Is(err, errPaused) {
+			panic(err)
+		}
+		c.ResumeRead()
+		p, err := c.ReadBody()
+		answer(c, 200, string(p)+" "+strconv.FormatBool(err == nil))
+	}}
+	piped(t, s, func(t *testing.T, conn net.Conn, _ func() []*Error) {
+		io.WriteString(conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nab")
+		time.Sleep(2 * time.Second)
+		io.WriteString(conn, "c")
+		want := "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nc true"
+		got := make([]byte, len(want))
+		if io.ReadFull(conn, got); string(got) != want {
 			t.Errorf("%q", got)
 		}
 	})

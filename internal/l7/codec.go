@@ -32,6 +32,10 @@ type Downstream interface {
 	// error soon. The connection is closed after such an exchange, so nothing
 	// need be restored. It may be called by any goroutine.
 	CancelRead()
+	// PauseRead makes a ReadBody that waits, and those that would, return an error,
+	// until ResumeRead, which is called when nobody reads. Nothing is lost by it.
+	PauseRead()
+	ResumeRead()
 
 	// WriteInterim writes a 1xx answer at once; it is dropped for HTTP/1.0.
 	WriteInterim(h *message.Response) error

@@ -182,6 +182,9 @@ func (e *exchange) spliceBody(up Upstream) (f Failure, moved bool) {
 	if errors.As(err, &c) && c.Side == netconn.Destination {
 		return upstreamFailure(PhaseSend, c.Err, false), true
 	}
+	if b.quit.Load() {
+		return Failure{}, true // reading was interrupted, as ReadBody will say
+	}
 	return readFailure(err), true
 }
 
@@ -195,15 +198,8 @@ func (b *body) clientFault() Failure {
 	return Failure{}
 }
 
-// pauser is a Downstream of which a ReadBody that waits can be interrupted for a
-// while: until ResumeRead it returns an error instead of waiting. Nothing is lost.
-type pauser interface {
-	PauseRead()
-	ResumeRead()
-}
-
-// haltPump ends the pump of a failed attempt and keeps what it read. It waits
-// for the client's next piece, if one is being read.
+// haltPump ends the pump of a failed attempt and keeps what it read. It does not
+// wait for the client, who may have stopped in the midst.
 func (e *exchange) haltPump() {
 	b := &e.body
 	if !b.pumping {
@@ -213,14 +209,9 @@ func (e *exchange) haltPump() {
 	if e.up != nil {
 		e.up.Cut()
 	}
-	p, ok := e.d.(pauser)
-	if ok {
-		p.PauseRead()
-	}
+	e.d.PauseRead()
 	b.join()
-	if ok {
-		p.ResumeRead()
-	}
+	e.d.ResumeRead()
 }
 
 // stopPump ends the pump for good at the end of an exchange.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/weirlb/weir/internal/message"
 	"github.com/weirlb/weir/internal/observe"
@@ -443,5 +444,28 @@ func TestPassedOnFor(t *testing.T) {
 	r.roundTrip(get)
 	if rec, want := r.want(503, message.OK, true), "backend answered 503 with Retry-After; retry budget empty"; rec.Detail != want || rec.Attempts != 1 {
 		t.Errorf("%d attempts, %q, want %q", rec.Attempts, rec.Detail, want)
+	}
+}
+
+// TestResetBeforeStalledUpload: a backend that resets in the midst of an upload is an
+// answer at once, although the client has stopped sending and may be waited for longer.
+func TestResetBeforeStalledUpload(t *testing.T) {
+	down := weirtest.NewBackend(t, func(s *weirtest.Conn) {
+		s.ReadHead()
+		_, _ = s.Bytes(1)
+		s.Reset()
+	})
+	r := newRig(t, []string{down.Addr()}, rigOptions{})
+	c := r.dial()
+	began := time.Now()
+	c.Send("PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\na")
+	if m := c.Answer("PUT"); m.Status() != 502 {
+		t.Errorf("answered %d", m.Status())
+	}
+	if took := time.Since(began); took > r.srv.Timeouts.BodyGrace/2 {
+		t.Errorf("answered after %v: the client was waited for", took)
+	}
+	if rec := r.record(); rec.Reason != message.ResetBeforeResponse {
+		t.Errorf("ended %s: %s", rec.Reason, rec.Detail)
 	}
 }
