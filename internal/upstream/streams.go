@@ -46,6 +46,7 @@ type streamDial struct {
 	joined int           // how many wait; guarded by Target.mu
 	done   chan struct{} // closed when what follows is set
 	err    error
+	mux    *http2.ClientConn
 	plain  *Conn // the backend has chosen HTTP/1.1: whoever takes it first; guarded by Target.mu
 }
 
@@ -129,7 +130,7 @@ func (t *Target) DialStream(now, deadline balance.Instant, abort <-chan struct{}
 		defer timer.Stop()
 		late = timer.C
 	}
-	for {
+	for vain := 0; ; {
 		t.mu.Lock()
 		if s := t.openStream(now, true, header); s != nil {
 			t.mu.Unlock()
@@ -172,10 +173,21 @@ func (t *Target) DialStream(now, deadline balance.Instant, abort <-chan struct{}
 			return t.DialStream(clock.Now(), deadline, abort, header)
 		case d.err != nil:
 			return nil, nil, d.err
+		case d.mux.Room()+d.mux.Streams() <= 0:
+			d.mux.Retire()
+			if vain++; vain == vainMost {
+				return nil, nil, &DialError{Kind: Refused, Addr: t.set.Load().Address, Err: errVain}
+			}
 		}
 		now = clock.Now()
 	}
 }
+
+// vainMost is how many connections an exchange waits for of a backend that takes
+// none on them: it says GOAWAY as soon as it is connected to, or allows no stream.
+const vainMost = 3
+
+var errVain = errors.New("the backend is connected to, and takes no request: it says GOAWAY at once or allows no stream")
 
 // errPlain is the end of a dial whose backend has chosen HTTP/1.1.
 var errPlain = errors.New("HTTP/1.1 was agreed on")
@@ -209,6 +221,7 @@ func (t *Target) runDial(d *streamDial) {
 	}
 	c, err := t.DialFor(now, limit, nil, []byte(d.header))
 	if err == nil && c.mux != nil {
+		d.mux = c.mux
 		t.adopt(c)
 	}
 	t.mu.Lock()

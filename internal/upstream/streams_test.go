@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	xhttp2 "golang.org/x/net/http2"
+
 	"github.com/weirlb/weir/internal/clock"
 	"github.com/weirlb/weir/internal/http2"
 	"github.com/weirlb/weir/internal/message"
@@ -257,5 +259,42 @@ func TestStreamsRefused(t *testing.T) {
 	wg.Wait()
 	if s := target.Stats(); s.Open != 0 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// TestConnectionsInVain: a backend that allows no stream on the connections that it takes
+// is as good as one that refuses them: it is not asked for ever, and they do not pile up.
+func TestConnectionsInVain(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &streamBackend{addr: ln.Addr().String()}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			b.conns.Add(1)
+			serving.Go(func() {
+				defer c.Close() //nolint:errcheck // a test's
+				fr := xhttp2.NewFramer(c, c)
+				_ = fr.WriteSettings(xhttp2.Setting{ID: xhttp2.SettingMaxConcurrentStreams})
+				_, _ = io.Copy(io.Discard, c)
+			})
+		}
+	})
+	defer serving.Wait()
+	defer ln.Close() //nolint:errcheck // a test's
+	target := newStreamTarget(t, b, nil)
+	defer target.CloseIdle()
+	_, err = open(target, 10*time.Second)
+	if d := new(DialError); !errors.As(err, &d) || d.Kind != Refused {
+		t.Errorf("got %v", err)
+	}
+	if n := b.conns.Load(); n != vainMost {
+		t.Errorf("%d connections were made, want %d", n, vainMost)
 	}
 }
