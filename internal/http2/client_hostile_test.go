@@ -4,6 +4,8 @@ package http2
 
 import (
 	"bytes"
+	"errors"
+	"io"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -167,6 +169,11 @@ func FuzzAnswers(f *testing.F) {
 	_ = fr.WriteRSTStream(5, http2.ErrCodeRefusedStream)
 	_ = fr.WriteSettings(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 1})
 	f.Add(b.Bytes())
+	var torn bytes.Buffer
+	fr = http2.NewFramer(&torn, nil)
+	_ = fr.WriteRawFrame(http2.FrameHeaders, 4, 1, []byte{0x88})
+	_ = fr.WriteData(1, false, []byte("hel"))
+	f.Add(torn.Bytes())
 	f.Fuzz(func(t *testing.T, wire []byte) {
 		originate(t, patient, func(o *origin) {
 			streams := []*ClientStream{o.ask("GET"), o.ask("HEAD"), o.upload()}
@@ -185,7 +192,9 @@ func FuzzAnswers(f *testing.F) {
 				}
 				for err == nil {
 					s.SetReadDeadline(soonest())
-					_, err = s.ReadBody()
+					if _, err = s.ReadBody(); errors.Is(err, io.EOF) && !s.BodyDone() {
+						t.Errorf("content that is not whole ends as if it were: %v", err)
+					}
 				}
 				s.Close()
 			}
