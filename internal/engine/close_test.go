@@ -21,16 +21,7 @@ func TestCloseWithoutDisk(t *testing.T) {
 		b := make([]byte, 1<<20)
 		return strings.Contains(string(b[:runtime.Stack(b, true)]), "(*stateFile).write(")
 	})
-	done := make(chan error, 1)
-	go func() { done <- r.Close() }()
-	select {
-	case err := <-done:
-		if err != nil {
-			t.Error(err)
-		}
-	case <-time.After(limit):
-		t.Error("it does not end")
-	}
+	closes(t, r)
 	r.states.mu.Unlock()
 	r.retirer.Wait()
 	eventually(t, "the last write is over, too", func() bool { return r.states.written.Load() == 2 }) // before the folder is removed
@@ -48,16 +39,7 @@ func TestCloseOutlastsOne(t *testing.T) {
 	r.Start()
 	stays := make(chan struct{})
 	r.Engine.front.reapers.Go(func() { <-stays })
-	done := make(chan error, 1)
-	go func() { done <- r.Close() }()
-	select {
-	case err := <-done:
-		if err != nil {
-			t.Error(err)
-		}
-	case <-time.After(limit):
-		t.Error("it does not end")
-	}
+	closes(t, r)
 	if log := r.log.String(); !strings.Contains(log, "do not end") {
 		t.Error("the log does not say so")
 	}
@@ -67,5 +49,20 @@ func TestCloseOutlastsOne(t *testing.T) {
 	r.Engine.front.flows.Close()
 	if err := r.Engine.front.parker.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// closes checks that an engine ends in time, and in order.
+func closes(t *testing.T, r *running) {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() { done <- r.Close() }()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(limit):
+		t.Error("it does not end")
 	}
 }
