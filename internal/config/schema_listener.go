@@ -65,7 +65,7 @@ var listenerTimeoutFields = []field[ListenerTimeouts]{
 	key("write", "30s", duration(tick, day), func(t *ListenerTimeouts) *time.Duration { return &t.Write },
 		"without progress toward the client").off("none", 0),
 	key("body_min_rate", "240B/s", size(1, 1<<40, "/s"), func(t *ListenerTimeouts) *int64 { return &t.BodyMinRate },
-		"slowest sending of content, while weir waits for it").off("none", 0),
+		"slowest sending of content while weir waits for it, and slowest taking of an answer").off("none", 0),
 	key("body_grace", "10s", duration(tick, time.Hour), func(t *ListenerTimeouts) *time.Duration { return &t.BodyGrace },
 		"before body_min_rate counts"),
 	key("total", "none", duration(tick, 30*day), func(t *ListenerTimeouts) *time.Duration { return &t.Total },
