@@ -18,8 +18,8 @@ const maxInteger = 1 << 28
 
 // decoder reads header blocks (RFC 7541), one after another. Text of fields is
 // borrowed: it lies in the block, in a table, or in memory of the decoder that
-// the next field overwrites. x/net's decoder makes strings and two hash maps of
-// the same; here a field costs no allocation.
+// the next field overwrites: a field costs no allocation. Why it is not x/net's
+// decoder, which it is tested against, see docs/adr/0004.
 //
 // The zero value has a table of size 0; see reset.
 type decoder struct {

@@ -127,6 +127,43 @@ func TestDecoderAgainstOracle(t *testing.T) {
 	}
 }
 
+// TestSizeUpdates holds blocks to RFC 7541 section 4.2: they begin with as many as two
+// changes of the table's size, the smallest there was and the last, and none stands
+// behind a field. x/net's decoder judges both otherwise, which is why there is one here
+// (docs/adr/0004): where it does no longer, that reason is gone.
+func TestSizeUpdates(t *testing.T) {
+	indexed := []byte{0x40, 1, 'x', 1, 'y'}
+	for name, c := range map[string]struct {
+		before, block []byte
+		want          string
+		ok, xnet      bool
+	}{
+		"one":            {indexed, []byte{0x3f, 0xe1, 0x1f, 0xbe}, "x: y", true, true},
+		"two":            {indexed, []byte{0x3f, 0x21, 0x3f, 0xe1, 0x1f, 0xbe}, "x: y", true, false},
+		"behind a field": {nil, []byte{0x82, 0x3f, 0x21}, ":method: GET", false, true},
+		"too large":      {nil, []byte{0x3f, 0xe2, 0x1f, 0x82}, "", false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var d decoder
+			d.reset(defaultTable)
+			if _, err := decodeAll(&d, c.before); err != nil {
+				t.Fatal(err)
+			}
+			got, err := decodeAll(&d, c.block)
+			if strings.Join(got, "\n") != c.want || (err == nil) != c.ok {
+				t.Errorf("got %q, %v", got, err)
+			}
+			o := newOracle()
+			if _, err := o.decode(c.before); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := o.decode(c.block); (err == nil) != c.xnet {
+				t.Errorf("x/net's decoder says %v: see docs/adr/0004", err)
+			}
+		})
+	}
+}
+
 // FuzzDecode compares with x/net's decoder on any bytes, block after block. What
 // that takes and this does not are size updates behind a field, which it overlooks
 // while its table is empty, and integers beyond what a block can hold.
