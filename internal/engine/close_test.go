@@ -35,7 +35,7 @@ func TestCloseWithoutDisk(t *testing.T) {
 func TestCloseOutlastsOne(t *testing.T) {
 	text, _, _ := fileRig(t)
 	r := build(t, text)
-	r.patience = 20 * time.Millisecond
+	r.ending = 20 * time.Millisecond
 	r.Start()
 	stays := make(chan struct{})
 	r.Engine.front.reapers.Go(func() { <-stays })

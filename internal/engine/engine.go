@@ -80,7 +80,8 @@ type Engine struct {
 	ops       *ops     // sockets toward operators
 	notify    notifier
 	stable    time.Duration // how long files must be, for the watch
-	patience  time.Duration // with a disk that does not answer, at the end; five times that with what was cut
+	patience  time.Duration // with a disk that does not answer, at the end
+	ending    time.Duration // that what was cut may take
 	upgrade   upgrade
 
 	states   stateFile
@@ -113,7 +114,7 @@ func New(plan *config.Plan, opt Options) (*Engine, error) {
 	e := &Engine{
 		opt: opt, log: opt.Logger, started: time.Now(), bugs: pool.LeaseBugs(),
 		pools: make(map[string]*livePool), limiters: make(map[limiterKey]*l7.Limiter),
-		quit: make(chan struct{}), published: make(chan struct{}, 1), stable: watchSettle, patience: logFlushTime,
+		quit: make(chan struct{}), published: make(chan struct{}, 1), stable: watchSettle, patience: logFlushTime, ending: cutPatience,
 	}
 	e.fileLimit.Store(opt.Machine.Files)
 	e.notify.send, e.states.word = opt.Notify, make(chan struct{}, 1)
@@ -387,6 +388,9 @@ func (e *Engine) Close() error {
 // logFlushTime bounds the wait for a log that nobody reads, and for a disk that does
 // not answer.
 const logFlushTime = 2 * time.Second
+
+// cutPatience is how long connections have to end that were cut. They need a moment.
+const cutPatience = 10 * time.Second
 
 // awaitRest waits for the goroutines that end with quit. One of them that reads or writes
 // a file may not come back, which is no reason for the process to stay.

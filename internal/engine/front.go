@@ -209,9 +209,9 @@ func (f *front) close() error {
 	}
 	f.loops.Wait() // who is accepted now is cut, too
 	f.cut()
-	// They need a moment. One that has not ended by then never will, which is no reason
-	// for the process to stay.
-	ended := within(5*f.e.patience, func() {
+	// One that has not ended by then never will, which is no reason for the process to
+	// stay.
+	ended := within(f.e.ending, func() {
 		for _, l := range all {
 			if f.started {
 				l.ln.Wait()

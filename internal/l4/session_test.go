@@ -549,8 +549,10 @@ func TestEndLeavesWithLastBytes(t *testing.T) {
 		if err != nil {
 			return
 		}
-		_ = raw.Control(func(fd uintptr) { _, _ = netconn.RawSendLast(int(fd), []byte("bye")) })
-		_ = c.CloseWrite()
+		_ = raw.Control(func(fd uintptr) { // at once: what is held back leaves after 200 ms
+			_, _ = netconn.RawSendLast(int(fd), []byte("bye"))
+			_ = unix.Shutdown(int(fd), unix.SHUT_WR)
+		})
 		_, _ = io.Copy(io.Discard, c)
 	})}, nil)
 	c := r.dial()
