@@ -62,7 +62,10 @@ func TestFlowLoopOutlivesPanic(t *testing.T) {
 	l.ask(func() { panic("a broken wish") })
 	<-bugs
 	ran := make(chan struct{})
-	l.ask(func() { close(ran) })
+	l.await(func() { // what follows is one turn's
+		l.ask(func() { panic("another one") })
+		l.ask(func() { close(ran) })
+	})
 	select {
 	case <-ran:
 	case <-time.After(patience):

@@ -119,13 +119,13 @@ func (l *flowLoop) turn() (more bool) {
 	l.now = clock.Now()
 	l.waitedOut = false
 	todo, ends, closed := l.awake()
+	l.ending = append(l.ending, ends...)
 	for _, f := range todo {
-		f()
+		l.do(f)
 	}
 	if closed {
 		return false
 	}
-	l.ending = append(l.ending, ends...)
 	for i := range l.events[:n] {
 		l.event(&l.events[i])
 	}
@@ -142,6 +142,17 @@ func (l *flowLoop) turn() (more bool) {
 	l.closeAnswered()
 	l.expire()
 	return true
+}
+
+// do does what another goroutine has asked for. A panic is that wish's alone: somebody
+// may wait for each of the others.
+func (l *flowLoop) do(f func()) {
+	defer func() {
+		if v := recover(); v != nil {
+			l.bug(v)
+		}
+	}()
+	f()
 }
 
 // caught, deferred, turns a panic into the loss of what the turn was about.
