@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/miekg/dns"
@@ -94,7 +93,7 @@ func (r *resolver) read() *conf {
 // question, or a part of it, fails, the last good answer stands in.
 func (r *resolver) ask(ctx context.Context, c *conf, list []question) []answer {
 	out := make([]answer, len(list))
-	var wait sync.WaitGroup
+	var wait group
 	slots := make(chan struct{}, atOnce)
 	for i, q := range list {
 		slots <- struct{}{}
@@ -175,7 +174,7 @@ func (q question) types() []uint16 {
 // be taken for gone.
 func (c *conf) both(ctx context.Context, name string, types []uint16) answer {
 	replies, errs := make([]reply, len(types)), make([]error, len(types))
-	var wait sync.WaitGroup
+	var wait group
 	for i, t := range types {
 		wait.Go(func() { replies[i], errs[i] = c.client.ask(ctx, name, t) })
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -119,11 +120,40 @@ func (p *livePool) runSource() {
 	source := sourceOf(f.cfg)
 	go func() {
 		defer close(done)
-		if err := source.Run(ctx, p.found); err != nil && ctx.Err() == nil {
-			// config has checked the settings, so this is a defect.
-			p.driver.engine.bug("discover", err)
+		p.search(ctx, source, searchAgain)
+	}()
+}
+
+// searchAgain is after what time a source that panicked is started again.
+const searchAgain = 5 * time.Second
+
+// search runs a source until its end. One that panics is started again: what it found
+// stays meanwhile.
+func (p *livePool) search(ctx context.Context, source discover.Source, again time.Duration) {
+	for p.searchOnce(ctx, source) {
+		t := time.NewTimer(again)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return
+		}
+	}
+}
+
+func (p *livePool) searchOnce(ctx context.Context, source discover.Source) (panicked bool) {
+	e := p.driver.engine
+	defer func() {
+		if v := recover(); v != nil {
+			panicked = true
+			e.bugAt("discover", v, debug.Stack())
 		}
 	}()
+	if err := source.Run(ctx, p.found); err != nil && ctx.Err() == nil {
+		// config has checked the settings, so this is a defect.
+		e.bug("discover", err)
+	}
+	return false
 }
 
 // sourceOf makes the source that a configuration asks for.

@@ -140,7 +140,8 @@ func New(plan *config.Plan, opt Options) (*Engine, error) {
 	e.metrics.RegisterListeners(e.listenerGauges)
 	e.metrics.RegisterStateFile(func() (uint64, uint64) { return e.states.written.Load(), e.states.failures.Load() })
 	e.names = upstream.NewResolver()
-	e.prober = probe.New(probe.Options{Version: opt.Version, Observe: e.metrics.Probe, Resolve: e.names.Lookup})
+	e.prober = probe.New(probe.Options{Version: opt.Version, Observe: e.metrics.Probe, Resolve: e.names.Lookup,
+		OnPanic: func(v any, stack []byte) { e.bugAt("probe", v, stack) }})
 	e.memory = newMemory(e.log, &e.opt.Machine)
 	e.memory.said = e.sayMemory
 	e.streams = &http2.Client{Budget: &e.memory.budget, OnPanic: func(v any, stack []byte) { e.bugAt("http2", v, stack) }}

@@ -29,6 +29,8 @@ type connector struct {
 	ports portRange
 	over  chan struct{} // closed when the goroutine has ended
 
+	jobs  []job // taken; the goroutine's own
+	begun int   // of jobs
 	asked []job // not yet started, counted in Prober.running; guarded by Prober.mu
 
 	// The goroutine's own.
@@ -108,41 +110,58 @@ func (c *connector) rouseLocked() {
 func (c *connector) run() {
 	defer close(c.over)
 	defer func() { _ = c.file.Close() }()
-	var jobs []job
-	for {
-		var closed bool
-		if jobs, closed = c.take(jobs[:0]); closed {
-			c.abandon(jobs)
-			return
-		}
-		if len(jobs) > 0 {
-			for i := range jobs {
-				c.start(&jobs[i])
-			}
-			clear(jobs)
-			c.look()
-			c.closeSpent()
-			continue // what has ended makes room for what waits
-		}
-		// The runtime forgets an event that it has seen when a wait begins, so
-		// the wait must begin by asking the epoll itself. RawConn.Read does.
-		c.ready = 0
-		if err := c.wait(c.harvest); err != nil {
-			// The deadline: of a probe, or because there are more. It comes before
-			// a first harvest, and must not always.
-			c.harvest(0)
-		}
-		for _, e := range c.events[:c.ready] {
-			// A descriptor that a child process holds until it executes may still
-			// have events of the slot's last use.
-			if f := &c.slots[e.Fd]; f.fd >= 0 && f.turn == e.Pad {
-				c.arrived(e.Fd, e.Events&(unix.EPOLLERR|unix.EPOLLHUP) != 0)
-			}
-		}
-		c.expire()
-		c.closeSpent()
+	for c.turn() {
 	}
 }
+
+// turn starts what is to be started, else waits for what was. It reports false when the
+// Prober is closed, and only then: a panic costs the rest of the turn.
+func (c *connector) turn() (more bool) {
+	more = true
+	defer func() {
+		if v := recover(); v != nil {
+			c.p.panicked(v)
+			time.Sleep(panicPause)
+		}
+	}()
+	if c.take() {
+		more = false // also where giving up panics
+		c.abandon()
+		return more
+	}
+	if len(c.jobs) > 0 {
+		for c.begun < len(c.jobs) { // a turn that ends early leaves the others to the next one
+			c.begun++
+			c.start(&c.jobs[c.begun-1])
+		}
+		clear(c.jobs)
+		c.jobs, c.begun = c.jobs[:0], 0
+		c.look()
+		c.closeSpent()
+		return true // what has ended makes room for what waits
+	}
+	// The runtime forgets an event that it has seen when a wait begins, so
+	// the wait must begin by asking the epoll itself. RawConn.Read does.
+	c.ready = 0
+	if err := c.wait(c.harvest); err != nil {
+		// The deadline: of a probe, or because there are more. It comes before
+		// a first harvest, and must not always.
+		c.harvest(0)
+	}
+	for _, e := range c.events[:c.ready] {
+		// A descriptor that a child process holds until it executes may still
+		// have events of the slot's last use.
+		if f := &c.slots[e.Fd]; f.fd >= 0 && f.turn == e.Pad {
+			c.arrived(e.Fd, e.Events&(unix.EPOLLERR|unix.EPOLLHUP) != 0)
+		}
+	}
+	c.expire()
+	c.closeSpent()
+	return true
+}
+
+// panicPause keeps a panic that comes again with each turn from filling the log.
+const panicPause = 10 * time.Millisecond
 
 // closeSpent closes the descriptors of what is over.
 func (c *connector) closeSpent() {
@@ -155,11 +174,11 @@ func (c *connector) closeSpent() {
 // take returns what is to be started: what was asked for, and what may start
 // in place of what is over. When there is nothing it sets the deadline of the
 // wait that follows.
-func (c *connector) take(jobs []job) (_ []job, closed bool) {
+func (c *connector) take() (closed bool) {
 	p := c.p
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	jobs = append(jobs, c.asked...)
+	c.jobs = append(c.jobs, c.asked...)
 	clear(c.asked)
 	c.asked = c.asked[:0]
 	for ; c.ended > 0; c.ended-- {
@@ -168,15 +187,15 @@ func (c *connector) take(jobs []job) (_ []job, closed bool) {
 		case !ok:
 			p.leaveLocked(1)
 		case j.to.IsValid():
-			jobs = append(jobs, j)
+			c.jobs = append(c.jobs, j)
 		default:
 			go p.work(j)
 		}
 	}
-	if len(jobs) == 0 && !p.closed {
+	if len(c.jobs) == 0 && !p.closed {
 		_ = c.file.SetReadDeadline(c.deadline())
 	}
-	return jobs, p.closed
+	return p.closed
 }
 
 // deadline returns when the first of the flights is late; zero: never. There
@@ -314,9 +333,10 @@ func (c *connector) expire() {
 }
 
 // abandon ends everything, because the Prober is closed.
-func (c *connector) abandon(jobs []job) {
-	for i := range jobs {
-		c.p.refuse(jobs[i])
+func (c *connector) abandon() {
+	left := c.jobs[c.begun:]
+	for i := range left {
+		c.p.refuse(left[i])
 	}
 	for i := range c.slots {
 		if c.slots[i].fd >= 0 {
@@ -325,7 +345,7 @@ func (c *connector) abandon(jobs []job) {
 	}
 	c.closeSpent()
 	c.p.mu.Lock()
-	c.p.leaveLocked(len(jobs) + c.ended)
+	c.p.leaveLocked(len(left) + c.ended)
 	c.p.mu.Unlock()
 }
 

@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"net"
 	"net/netip"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -29,7 +30,11 @@ type Options struct {
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
 	// Observe is told of every finished probe, from the goroutine that calls its
 	// done.
-	Observe   func(outcome string, took time.Duration)
+	Observe func(outcome string, took time.Duration)
+	// OnPanic is told of a panic that was recovered: of a probe, which then says nothing
+	// about its backend, or of what was told its result. It may be called from any
+	// goroutine. nil: nobody is.
+	OnPanic   func(v any, stack []byte)
 	MaxAtOnce int                    // 0: MaxAtOnce
 	Now       func() balance.Instant // nil: clock.Now
 }
@@ -117,6 +122,7 @@ type job struct {
 	timeout time.Duration
 	done    func(health.ProbeResult)
 	to      netip.AddrPort // valid: the connector can do it
+	told    bool
 }
 
 // New returns a Prober. Close ends it.
@@ -134,6 +140,7 @@ func New(opt Options) *Prober {
 	}
 	p := &Prober{opt: opt, userAgent: "weir-probe/" + orDev(opt.Version), waiting: make(map[string]*line)}
 	p.idle = sync.NewCond(&p.mu)
+	p.shared.with = p.hand
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p
 }
@@ -218,15 +225,40 @@ func (p *Prober) refuse(j job) { p.tell(&j, closedVerdict, p.opt.Now(), time.Tim
 
 // tell hands out the verdict of a probe that began at sent, which is start.
 func (p *Prober) tell(j *job, v verdict, sent balance.Instant, start time.Time) {
+	j.told = true
 	if p.opt.Observe != nil && !v.retry {
-		p.opt.Observe(v.outcome.String(), time.Since(start))
+		p.observe(v.outcome.String(), time.Since(start))
 	}
-	j.done(health.ProbeResult{
+	p.hand(j.done, health.ProbeResult{
 		Outcome: v.outcome, Sent: sent, At: p.opt.Now(), Cause: v.cause, Status: v.status,
 		Load: v.load, HasLoad: v.hasLoad,
 		Error: v.text, OnTrafficPort: j.target.OnTrafficPort, Retry: v.retry,
 	})
 }
+
+func (p *Prober) observe(outcome string, took time.Duration) {
+	defer p.caught()
+	p.opt.Observe(outcome, took)
+}
+
+// hand tells one of those who wait for a result. A panic there is its own.
+func (p *Prober) hand(done func(health.ProbeResult), r health.ProbeResult) {
+	defer p.caught()
+	done(r)
+}
+
+// caught, deferred, keeps a panic from ending the process, and who comes next from
+// being missed.
+func (p *Prober) caught() { p.panicked(recover()) }
+
+func (p *Prober) panicked(v any) {
+	if v != nil && p.opt.OnPanic != nil {
+		p.opt.OnPanic(v, debug.Stack())
+	}
+}
+
+// brokenVerdict is that of a probe that panicked.
+var brokenVerdict = verdict{outcome: health.NoAnswer, text: "a defect of weir, see its log", retry: true}
 
 // connectLocked hands a probe that may run to the connector, if it is one for
 // it.
@@ -253,7 +285,7 @@ func (p *Prober) leaveLocked(n int) {
 // work runs a probe and then those that wait.
 func (p *Prober) work(j job) {
 	for {
-		p.run(&j)
+		p.attempt(&j)
 		p.mu.Lock()
 		next, ok := p.nextLocked()
 		if !ok {
@@ -266,6 +298,19 @@ func (p *Prober) work(j job) {
 		}
 		j = next
 	}
+}
+
+// attempt is run. Where that panics the probe has said nothing.
+func (p *Prober) attempt(j *job) {
+	sent, start := p.opt.Now(), time.Now()
+	defer func() {
+		v := recover()
+		p.panicked(v)
+		if v != nil && !j.told {
+			p.tell(j, brokenVerdict, sent, start)
+		}
+	}()
+	p.run(j)
 }
 
 // nextLocked takes the oldest probe of the pool whose turn it is, so that one

@@ -48,6 +48,9 @@ func (p *Prober) run(j *job) {
 	sent := p.opt.Now()
 	deadline := start.Add(j.timeout)
 	c, v := p.connect(j, deadline)
+	if c != nil {
+		defer c.close()
+	}
 	if c != nil && v.outcome == health.Pass && j.target.HTTP != nil {
 		if j.over2(c) {
 			v = p.ask2(c, j, deadline)
@@ -63,11 +66,8 @@ func (p *Prober) run(j *job) {
 		v.retry = true // cut by Close: nobody's fault
 	}
 	p.tell(j, v, sent, start)
-	if c != nil {
-		if v.status != 0 && c.buf != nil {
-			c.drain(min(time.Until(deadline), patience))
-		}
-		c.close()
+	if c != nil && v.status != 0 && c.buf != nil {
+		c.drain(min(time.Until(deadline), patience))
 	}
 }
 

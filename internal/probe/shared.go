@@ -14,6 +14,10 @@ import (
 // An entry is no more than the last answer and who waits for the next one, so
 // that pools come, go and change their checks without being told of it here.
 type sharing struct {
+	// with hands a result to one who waits: one that panics is not to keep the others
+	// from hearing. nil: nothing is between.
+	with func(done func(health.ProbeResult), r health.ProbeResult)
+
 	mu      sync.Mutex // guards what follows
 	entries map[string]*shared
 	sweepAt int
@@ -50,7 +54,7 @@ func (s *sharing) join(t *Target, now balance.Instant, done func(health.ProbeRes
 		r := e.last
 		s.mu.Unlock()
 		r.At, r.Shared = now, true
-		done(r)
+		s.hand(done, r)
 		return nil
 	}
 	e.running = true
@@ -63,12 +67,20 @@ func (s *sharing) join(t *Target, now balance.Instant, done func(health.ProbeRes
 			e.last = r
 		}
 		s.mu.Unlock()
-		done(r)
+		s.hand(done, r)
 		r.Shared = true
 		for _, w := range waiters {
-			w(r)
+			s.hand(w, r)
 		}
 	}
+}
+
+func (s *sharing) hand(done func(health.ProbeResult), r health.ProbeResult) {
+	if s.with == nil {
+		done(r)
+		return
+	}
+	s.with(done, r)
 }
 
 // addLocked adds an entry, and drops those that nobody has asked for lately once
