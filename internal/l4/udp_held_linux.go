@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/balance"
+	"github.com/weirlb/weir/internal/message"
 )
 
 // held are datagrams that are to begin flows, and whose backend is a name of which no
@@ -23,6 +24,7 @@ type held struct {
 
 type heldDatagram struct {
 	port *port
+	own  *Flows // who was to have the flow, and counts it where it is lost
 	key  flowKey
 	data []byte
 	// until is when it is given up.
@@ -54,7 +56,7 @@ func (l *flowLoop) hold(p *port, k *flowKey, pieces []unix.Iovec, size int) {
 				l.dropped(p, nil, 1, dropRefused)
 				continue
 			}
-			l.held.all = append(l.held.all, heldDatagram{port: p, key: *k, data: bytes.Clone(part), until: until})
+			l.held.all = append(l.held.all, heldDatagram{port: p, own: p.own, key: *k, data: bytes.Clone(part), until: until})
 		}
 	}
 	l.awaitName()
@@ -94,10 +96,15 @@ func (l *flowLoop) offer() {
 		d := &all[i]
 		p := d.port
 		if p.slot < 0 || p.given {
+			l.lose(d)
 			continue
 		}
 		hash := p.table.seed.hash(&d.key)
 		f := p.table.find(&d.key, hash)
+		if f == nil && p.own == nil { // nobody takes new flows any more
+			l.lose(d)
+			continue
+		}
 		if f == nil {
 			l.held.last = d.until <= l.now
 			f = l.open(p, &d.key, hash)
@@ -113,4 +120,20 @@ func (l *flowLoop) offer() {
 			l.pass(f, one[:], 0)
 		}
 	}
+}
+
+// lose counts a datagram that was held and that this process may not pass on any more:
+// its socket is another process's, or takes no new flows. Its client has to ask again.
+func (l *flowLoop) lose(d *heldDatagram) {
+	l.refuse(d.own, d.own.opt.Route(), d.key.from(), message.DrainCut, lostDetail)
+}
+
+const lostDetail = "it waited for the name of its backend when the socket was closed or given to another process"
+
+// loseAll is the end of the loop.
+func (l *flowLoop) loseAll() {
+	for i := range l.held.all {
+		l.lose(&l.held.all[i])
+	}
+	l.held.all = nil
 }

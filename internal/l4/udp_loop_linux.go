@@ -89,6 +89,7 @@ func (l *flowLoop) run() {
 	for l.turn() {
 	}
 	l.now = clock.Now()
+	l.loseAll()
 	for i := range l.slots {
 		if f := l.slots[i].f; f != nil {
 			f.tell(causeShutdown)
