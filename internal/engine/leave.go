@@ -41,6 +41,13 @@ func (e *Engine) leave(s *handover.Successor, signals <-chan os.Signal, stop boo
 	plan := e.gen.Load().Plan
 	d := &departure{e: e, s: s, signals: signals, words: s.Words(), deadline: begin.Add(plan.Upgrade.Deadline)}
 	e.log.Info("draining after an upgrade", "deadline", plan.Upgrade.Deadline, "connections", e.front.connections())
+	if trial := e.trial(); plan.Upgrade.Deadline < trial && !stop {
+		// To be able to serve again is worth more than to be gone in time: a successor
+		// that dies alone is an outage.
+		d.deadline = begin.Add(trial)
+		e.log.Warn("upgrade.deadline is shorter than the time for which this process can serve again if the new one dies: what is left then is cut after that time",
+			"deadline", plan.Upgrade.Deadline, "cut_after", trial)
+	}
 	e.front.drain(leaveSpread)
 	if stop {
 		d.signal("told to stop")
@@ -69,14 +76,18 @@ func (e *Engine) leave(s *handover.Successor, signals <-chan os.Signal, stop boo
 	return false, err
 }
 
+// trial is for how long a process that has handed over can serve again.
+func (e *Engine) trial() time.Duration {
+	if t := e.opt.Upgrade.Trial; t > 0 {
+		return t
+	}
+	return defaultTrial
+}
+
 // rest waits until the successor has proved itself, and reports whether it died
 // instead.
 func (d *departure) rest() (died bool) {
-	trial := d.e.opt.Upgrade.Trial
-	if trial <= 0 {
-		trial = defaultTrial
-	}
-	over := time.NewTimer(trial)
+	over := time.NewTimer(d.e.trial())
 	defer over.Stop()
 	tick := time.NewTicker(reportEvery)
 	defer tick.Stop()
