@@ -68,7 +68,7 @@ func (f *front) serve(l *liveListener) {
 			}
 			return
 		}
-		l.ln.ServeBare(listen.Bare{Wanted: l.srv.streams.wantsBare, Serve: l.srv.streams.serveBare})
+		l.ln.ServeBare(listen.Bare{Wanted: l.srv.streams.wantsBare, Serve: l.srv.streams.serveBare, Watch: f.relay.Watch})
 		err := l.ln.Serve(func(c *netconn.Conn, info listen.Info) {
 			l.srv.accept(c, &info)
 		})

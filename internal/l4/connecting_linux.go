@@ -63,9 +63,12 @@ func (o *opening) begin() bool {
 // chooseLoop chooses the loop of all attempts: whoever asks it late to end the
 // session asks the right one.
 func (o *opening) chooseLoop() error {
-	loop, err := o.px.opt.Relay.next()
-	if err != nil {
-		return err
+	loop, ok := o.bare.Loop.(*loop)
+	if !ok {
+		var err error
+		if loop, err = o.px.opt.Relay.next(); err != nil {
+			return err
+		}
 	}
 	p := &o.s.pair
 	p.slot = -1 // nobody knows it yet

@@ -29,22 +29,24 @@ type loop struct {
 	// Owned by the goroutine.
 	buf     [chunk]byte
 	due     []due
+	clients []*watch                 // those whose sockets clients wait at
 	again   []*pair                  // have more to move
 	heap    netconn.Deadlines[*pair] // of those with a time
 	now     balance.Instant
 	noPipes balance.Instant // until when no pipe is asked for
 
-	mu     sync.Mutex // guards the rest, and pair.slot
-	slots  []slot
-	free   int32 // head of the list of free slots, -1 none
-	live   int
-	fresh  []*pair // added, and not yet in the heap
-	told   []*pair // to be ended
-	ask    bool    // those that connect are to be asked whether they are wanted
-	asleep bool    // in epoll_wait, or about to be
-	until  balance.Instant
-	dialed balance.Instant // when a pair that connects was added last
-	closed bool
+	mu      sync.Mutex // guards the rest, and pair.slot
+	slots   []slot
+	free    int32 // head of the list of free slots, -1 none
+	live    int
+	fresh   []*pair // added, and not yet in the heap
+	told    []*pair // to be ended
+	ask     bool    // those that connect are to be asked whether they are wanted
+	asleep  bool    // in epoll_wait, or about to be
+	until   balance.Instant
+	dialed  balance.Instant // when a pair that connects was added last
+	watches []*watch        // nil: free
+	closed  bool
 }
 
 // slot is the place of one pair. A slot is reused; gen tells the uses apart.
@@ -230,6 +232,7 @@ func (l *loop) turn() (more bool) {
 	}
 	clear(l.due)
 	l.due = l.due[:0]
+	l.accept()
 	l.resume(before)
 	l.expire()
 	return true
@@ -292,6 +295,12 @@ func (l *loop) collect(n int) (told []*pair, ask, closed bool) {
 	l.asleep = false
 	for i := range l.events[:n] {
 		e := &l.events[i]
+		if e.Fd <= firstWatch {
+			if w := l.watches[firstWatch-e.Fd]; w != nil {
+				l.clients = append(l.clients, w)
+			}
+			continue
+		}
 		if e.Fd < 0 {
 			l.struck()
 			continue

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -29,12 +30,12 @@ const (
 	lingerMost = 64 << 10
 )
 
-// door is where one socket's connections come in. Its methods are called from
-// the socket's accept loop.
+// door is where one socket's connections come in. Its methods may be called by
+// several goroutines at once, where the socket is lent.
 type door struct {
 	l      *Listener
-	shut   int // refused since the last rest
-	logged [refusals]time.Time
+	shut   atomic.Int32           // refused since the last rest
+	logged [refusals]atomic.Int64 // when it was last: Unix ns
 }
 
 // accepted admits a connection or refuses it, and then may rest. A listener that
@@ -52,13 +53,13 @@ func (d *door) accepted(nc net.Conn, t *turn) bool {
 	}
 	why, counted, ok := l.admit(set, fd, client)
 	if ok {
-		d.shut = 0
+		d.shut.Store(0)
 		l.handlers.Go(func() { l.handle(set, nc, remote, counted) })
 		return true
 	}
 	d.turnAway(set, nc, why)
-	if d.shut >= batch {
-		d.shut = 0
+	if d.shut.Load() >= batch {
+		d.shut.Store(0)
 		l.rest(set, t)
 	}
 	return true
@@ -69,7 +70,7 @@ func (d *door) turnAway(set *settings, nc net.Conn, why Refusal) {
 	d.note(set, why, "connection refused at a ceiling", "open", d.l.Connections(), "process", set.opt.Gate.Open())
 	d.l.refuse(set, nc, why)
 	if why != ClientLimit { // one client's excess is no reason to make others wait
-		d.shut++
+		d.shut.Add(1)
 	}
 }
 
@@ -94,8 +95,8 @@ func whyFailed(err error) Refusal {
 func (d *door) note(set *settings, r Refusal, msg string, args ...any) {
 	l := d.l
 	l.count(set, r)
-	if now := time.Now(); now.Sub(d.logged[r]) >= logEvery {
-		d.logged[r] = now
+	now, last := time.Now().UnixNano(), d.logged[r].Load()
+	if now-last >= int64(logEvery) && d.logged[r].CompareAndSwap(last, now) {
 		set.opt.Logger.Warn(msg, append([]any{"listener", set.opt.Name, "reason", r.String(), "total", l.refused[r].Load()}, args...)...)
 	}
 }

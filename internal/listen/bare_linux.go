@@ -25,8 +25,11 @@ type Bare struct {
 	Wanted func() bool
 	// Serve takes a connection over and does not wait: it is called from the accept
 	// loop. False: it has not touched it, and it comes like any other. info is the
-	// callee's.
+	// callee's. Several goroutines call it at once.
 	Serve func(b netconn.Bare, info *Info) bool
+	// Watch has others call ready when connections wait at a socket, see l4.Relay.Watch:
+	// what they accept is served by them. nil: the accept loop does it.
+	Watch func(fd int, ready func(on any, pass func())) (stop func(), err error)
 }
 
 // ServeBare has connections without TLS and without PROXY headers come as
@@ -41,7 +44,11 @@ func (l *Listener) ServeBare(b Bare) {
 type bareServer interface {
 	server
 	wantsBare() bool
-	acceptedBare(o *open, all []arrival, t *turn)
+	// acceptedBare is called with what was accepted: on is by whom, see netconn.Bare.Loop;
+	// nil: by the accept loop, which may be made to rest.
+	acceptedBare(o *open, all []arrival, t *turn, on any)
+	// watch is Bare.Watch; nil: the socket cannot be lent.
+	watch() func(fd int, ready func(on any, pass func())) (stop func(), err error)
 }
 
 // arrival is a descriptor that was accepted.
@@ -60,53 +67,66 @@ const (
 
 // acceptBare takes out of the queue what waits there besides the connection that
 // was accepted last. It never waits, and leaves errors for Accept to meet.
-func (o *open) acceptBare() {
+// It reports that nothing waits any more.
+func (o *open) acceptBare() bool {
 	if !o.isTCP() {
-		return
+		return false
 	}
 	var all [bareMost]arrival
-	own := addrPort(o.addr)
-	if o.inherited || own.Addr().IsUnspecified() {
-		own = netip.AddrPort{} // a connection has its own
-	}
+	own := o.own()
 	for !o.halted.Load() {
 		srv, ok := o.now.Load().srv.(bareServer)
 		if !ok || !srv.wantsBare() {
-			return
+			return false
 		}
-		n := 0
+		n, errno := 0, syscall.Errno(0)
 		err := control(o.ln, func(fd int) error {
-			for ; n < len(all); n++ {
-				errno := accept4(fd, &all[n])
-				if errno != 0 {
-					return errno
-				}
-				if all[n].local = own; !own.IsValid() {
-					all[n].local = localOf(all[n].fd)
-				}
-			}
+			n, errno = take(fd, own, all[:])
 			return nil
 		})
 		if n > 0 {
 			o.rounds.Add(uint64(n))
-			o.deliverBare(all[:n])
+			o.deliverBare(all[:n], nil)
 		}
-		if err != nil {
-			return
+		if err != nil || errno != 0 {
+			return errno == unix.EAGAIN
 		}
 	}
+	return false
+}
+
+// own is the address of all connections; invalid: each has its own.
+func (o *open) own() netip.AddrPort {
+	own := addrPort(o.addr)
+	if o.inherited || own.Addr().IsUnspecified() {
+		return netip.AddrPort{}
+	}
+	return own
+}
+
+// take accepts what waits, at most len(all). errno is why it took no more.
+func take(fd int, own netip.AddrPort, all []arrival) (n int, errno syscall.Errno) {
+	for ; n < len(all); n++ {
+		if errno = accept4(fd, &all[n]); errno != 0 {
+			return n, errno
+		}
+		if all[n].local = own; !own.IsValid() {
+			all[n].local = localOf(all[n].fd)
+		}
+	}
+	return n, 0
 }
 
 // deliverBare is deliver of descriptors.
-func (o *open) deliverBare(all []arrival) {
-	o.delivery.Lock()
+func (o *open) deliverBare(all []arrival, on any) {
+	o.delivery.RLock()
 	t := o.now.Load()
 	if srv, ok := t.srv.(bareServer); ok {
-		srv.acceptedBare(o, all, t)
-		o.delivery.Unlock()
+		srv.acceptedBare(o, all, t, on)
+		o.delivery.RUnlock()
 		return
 	}
-	o.delivery.Unlock()
+	o.delivery.RUnlock()
 	for _, a := range all {
 		if nc, err := o.adopt(a.fd); err == nil {
 			o.deliver(nc)
@@ -136,7 +156,7 @@ func accept4(fd int, a *arrival) syscall.Errno {
 	for {
 		var sa unix.RawSockaddrAny
 		size := uint32(unix.SizeofSockaddrAny)
-		n, _, errno := unix.Syscall6(unix.SYS_ACCEPT4, uintptr(fd), uintptr(unsafe.Pointer(&sa)), uintptr(unsafe.Pointer(&size)), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0)
+		n, _, errno := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(fd), uintptr(unsafe.Pointer(&sa)), uintptr(unsafe.Pointer(&size)), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0)
 		switch errno {
 		case 0:
 			*a = arrival{fd: int(n), remote: rawAddrPort(&sa)}
@@ -198,8 +218,10 @@ func (d *door) wantsBare() bool {
 // bare reports that nothing is to be done with a connection before it is served.
 func (s *settings) bare() bool { return s.certs == nil && s.opt.Proxy == nil }
 
+func (d *door) watch() func(int, func(any, func())) (func(), error) { return d.l.bare.Watch }
+
 // acceptedBare is accepted of descriptors.
-func (d *door) acceptedBare(o *open, all []arrival, t *turn) {
+func (d *door) acceptedBare(o *open, all []arrival, t *turn, on any) {
 	l, set := d.l, d.l.set.Load()
 	if !set.bare() { // it has just become so
 		for _, a := range all {
@@ -222,30 +244,34 @@ func (d *door) acceptedBare(o *open, all []arrival, t *turn) {
 			}
 			continue
 		}
-		d.shut = 0
+		d.shut.Store(0)
 		a.counted = counted
 		in = append(in, a)
 	}
-	for len(in) > bareShare {
+	for on == nil && len(in) > bareShare {
 		half := slices.Clone(in[len(in)/2:])
 		in = in[:len(in)/2]
 		// What is lost there is counted, and the loop, which meets the same, logs it.
-		l.handlers.Go(func() { l.serveBare(o, set, half, func(err error) { l.count(set, whyFailed(err)) }) })
+		l.handlers.Go(func() { l.serveBare(o, set, half, nil, func(err error) { l.count(set, whyFailed(err)) }) })
 	}
-	l.serveBare(o, set, in, d.failed)
-	if d.shut >= batch {
-		d.shut = 0
+	l.serveBare(o, set, in, on, d.failed)
+	switch {
+	case d.shut.Load() < batch:
+	case on != nil:
+		o.takeBack() // it rests where the next one is refused
+	default:
+		d.shut.Store(0)
 		l.rest(set, t)
 	}
 }
 
 // serveBare serves connections that were admitted. lost is told why one could not be:
 // making it whole takes a second descriptor for a moment.
-func (l *Listener) serveBare(o *open, set *settings, all []arrival, lost func(error)) {
+func (l *Listener) serveBare(o *open, set *settings, all []arrival, on any, lost func(error)) {
 	for i := range all {
 		a := &all[i]
 		client, counted := a.remote.Addr(), a.counted
-		b := netconn.Bare{FD: a.fd, Adopt: o.adopt, Closed: func() { l.leave(set, client, counted) }}
+		b := netconn.Bare{FD: a.fd, Loop: on, Adopt: o.adopt, Closed: func() { l.leave(set, client, counted) }}
 		info := &Info{Listener: set.opt.Name, Local: a.local, Remote: a.remote}
 		if l.tryBare(set, b, info) {
 			continue

@@ -30,7 +30,8 @@ type acceptor interface {
 // server is who serves what a socket accepts.
 type server interface {
 	// accepted is called with one connection after the other and returns soon,
-	// at the latest when t is over. False: it has stopped, and did not touch nc.
+	// at the latest when t is over. False: it has stopped, and did not touch nc. It is
+	// called by one goroutine at a time.
 	accepted(nc net.Conn, t *turn) bool
 	// failed is called when accepting failed.
 	failed(err error)
@@ -56,9 +57,11 @@ type open struct {
 
 	now      atomic.Pointer[turn]
 	idle     atomic.Int64  // of keepalive, nanoseconds; not positive: off
-	delivery sync.Mutex    // held while one connection is handed over
+	delivery sync.RWMutex  // held, for reading, while one connection is handed over
 	rounds   atomic.Uint64 // of the accept loop
 	halted   atomic.Bool   // the accept loop has something else to see to, see until
+	attend   chan struct{} // capacity 1: has the accept loop look up while the socket is lent
+	back     atomic.Bool   // and take it back
 
 	// Guarded by set.mu.
 	holds    int
@@ -197,6 +200,7 @@ func (k *Socket) serve(srv server) {
 // until has the accept loop look up at a time; zero: it need not.
 func (o *open) until(t time.Time) error {
 	o.halted.Store(!t.IsZero())
+	o.lookUp()
 	return o.ln.SetDeadline(t)
 }
 
@@ -211,7 +215,9 @@ func (o *open) loop() {
 			backoff = 0
 			o.probe(nc, o.inherited)
 			o.deliver(nc)
-			o.acceptBare()
+			if o.acceptBare() {
+				o.lend()
+			}
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			o.whileYielded()
 			if o.end() {
@@ -267,10 +273,10 @@ func (o *open) probe(nc net.Conn, needed bool) {
 // deliver hands a connection to whoever serves the socket now.
 func (o *open) deliver(nc net.Conn) {
 	for {
-		o.delivery.Lock()
+		o.delivery.RLock()
 		t := o.now.Load()
 		taken := t.srv.accepted(nc, t)
-		o.delivery.Unlock()
+		o.delivery.RUnlock()
 		if taken {
 			return
 		}

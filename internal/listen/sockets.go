@@ -151,7 +151,7 @@ func (s *Sockets) Inherit(bind string, f *os.File) error {
 	if err != nil {
 		return fmt.Errorf("inherit %s: the descriptor is no listening socket: %w", bind, err)
 	}
-	o := &open{set: s, bind: bind, addr: ln.Addr(), inherited: true}
+	o := &open{set: s, bind: bind, addr: ln.Addr(), inherited: true, attend: make(chan struct{}, 1)}
 	o.idle.Store(int64(DefaultKeepAlive))
 	switch ln := ln.(type) {
 	case *net.TCPListener:
@@ -268,7 +268,7 @@ func (s *Sockets) KeepPaths() { s.keepPaths.Store(true) }
 
 // open makes a socket. Called under mu.
 func (s *Sockets) open(bind string, private bool) (*open, error) {
-	o := &open{set: s, bind: bind}
+	o := &open{set: s, bind: bind, attend: make(chan struct{}, 1)}
 	o.idle.Store(int64(DefaultKeepAlive))
 	path, isUnix := strings.CutPrefix(bind, "unix:")
 	if isUnix && private && !strings.HasPrefix(path, "@") {

@@ -12,6 +12,7 @@ type Bare struct {
 	FD     int                         // non-blocking, and closed on exec; TCP_NODELAY is set
 	Closed func()                      // to be called by whoever has closed the descriptor
 	Adopt  func(int) (net.Conn, error) // makes a connection of the descriptor, which it takes in any case
+	Loop   any                         // that accepted it, and where it had best stay; nil: none
 }
 
 // Take returns the descriptor, which is the caller's from now on, and what is to be
