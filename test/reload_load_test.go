@@ -317,6 +317,9 @@ func (l *load) keep(path, addr string, secure bool) {
 		least := l.least.Load()
 		text, closes, err := talk(c, in, "GET "+path+" HTTP/1.1\r\nHost: x", "")
 		l.asked.Add(1)
+		if closes && l.handover {
+			least-- // the last answer of the process before, on a connection that it has kept
+		}
 		if err == nil {
 			err = l.current(path, text, least)
 		}
