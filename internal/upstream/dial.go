@@ -67,12 +67,34 @@ func (t *Target) DialFor(now, deadline balance.Instant, abort <-chan struct{}, h
 // returns the bare connection, which is closed by its own Close and never given
 // back to the Target. cut reports that Target.Cut ended it.
 func (t *Target) Open(now, deadline balance.Instant, abort <-chan struct{}) (nc *netconn.Conn, cut func() bool, err error) {
-	c, err := t.fetch(now, deadline, abort, nil, t.set.Load().tls)
+	return t.OpenWith(now, deadline, abort, Opening{})
+}
+
+// Opening is what a session's connection begins with.
+type Opening struct {
+	Header   []byte // a PROXY header, sent before TLS; nil: none
+	Protocol string // the one that is offered in ALPN where there is TLS; empty: none beyond Options.TLS
+}
+
+// OpenWith is Open of a connection that begins in a way of its own. Where there is
+// TLS, the handshake has to be over within the time that connecting may take, too: a
+// backend that accepts and says nothing is as good as one that does not accept.
+func (t *Target) OpenWith(now, deadline balance.Instant, abort <-chan struct{}, as Opening) (nc *netconn.Conn, cut func() bool, err error) {
+	o := t.set.Load()
+	secure := o.tls
+	if secure != nil && as.Protocol != "" {
+		secure = secure.Clone()
+		secure.NextProtos = []string{as.Protocol}
+	}
+	c, err := t.fetch(now, earlier(deadline, now, o.ConnectTimeout), abort, as.Header, secure)
 	if err != nil {
 		return nil, nil, err
 	}
 	return c.nc, c.CutShort, nil
 }
+
+// Secure reports that there is TLS to the backend.
+func (t *Target) Secure() bool { return t.set.Load().tls != nil }
 
 // fetch is dial, counted.
 func (t *Target) fetch(now, deadline balance.Instant, abort <-chan struct{}, header []byte, secure *tls.Config) (*Conn, error) {
