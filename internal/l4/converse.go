@@ -4,6 +4,7 @@ package l4
 
 import (
 	"errors"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -50,6 +51,7 @@ func (o *opening) converse(server *netconn.Conn, prefix []byte) {
 		in += more
 	}
 	e := s.endOf(err, server, ripe.Load())
+	s.words = inTLS(err, server)
 	if s.bytes != nil {
 		s.bytes.In.Add(uint64(in))
 		s.bytes.Out.Add(uint64(out))
@@ -80,6 +82,21 @@ func (s *Session) unforged(b []byte) (enough bool, err error) {
 		return false, errForged
 	}
 	return s.guard.Over(), nil
+}
+
+// inTLS is what TLS says of an end that the bytes alone do not tell: the alert that a
+// peer ended it with, such as one that no certificate of ours pleases it, which TLS 1.3
+// says when the handshake is over; and that a backend has ended without one, as anybody
+// on the way can have it.
+func inTLS(err error, server *netconn.Conn) string {
+	var alert *net.OpError
+	switch {
+	case errors.As(err, &alert) && alert.Op == "remote error": // crypto/tls's word for alerts
+		return alert.Error()
+	case err == nil && server.Truncated():
+		return "the backend ended TLS without a closing alert"
+	}
+	return ""
 }
 
 // endOf says how a conversation ended.

@@ -106,6 +106,8 @@ type opening struct {
 	began  balance.Instant
 	broken bool // the client's descriptor was not to be had
 
+	introduced bool // the backend has got its PROXY header, before TLS
+
 	// mayNotWait: it belongs to an accept loop. queued and chosen say to whom else it
 	// goes what comes next: waiting for a slot, or connecting to the backend.
 	mayNotWait, queued, chosen bool
@@ -300,8 +302,11 @@ func (o *opening) dial() (*netconn.Conn, failure) {
 		o.px.opt.Bug("l4_target", s.b.ID())
 		return nil, failure{reason: message.NoBackend, kind: pool.LocalFault, detail: "backend without connections", final: true}
 	}
+	if s.cl.Asked && t.Secure() {
+		return nil, failure{reason: message.TLSFailed, kind: pool.LocalFault, detail: "the client's TLS is asked for in clear, and the backend's begins at once (tls://)"}
+	}
 	by := o.connectBy()
-	nc, cut, err := t.Open(o.now, by, o.px.quit)
+	nc, cut, err := t.OpenWith(o.now, by, o.px.quit, o.opening(t))
 	began := o.now
 	o.now = clock.Now()
 	s.connect = o.now.Sub(began)
@@ -316,6 +321,24 @@ func (o *opening) dial() (*netconn.Conn, failure) {
 		return nc, f
 	}
 	return nc, failure{}
+}
+
+// opening is what the connection of one attempt begins with. Where the backend has
+// TLS its PROXY header goes before that, and what is offered in ALPN is what the client
+// has agreed on with this process, and nothing else: who speaks one protocol is not to
+// meet a backend that takes it for another one.
+func (o *opening) opening(t *upstream.Target) (as upstream.Opening) {
+	o.introduced = t.Secure() && o.rt.ProxyHeader != nil
+	if !t.Secure() {
+		return as
+	}
+	if o.introduced {
+		as.Header = o.rt.ProxyHeader(nil, &o.s.cl)
+	}
+	if c := o.c.TLS(); c != nil {
+		as.Protocol = c.ConnectionState().NegotiatedProtocol
+	}
+	return as
 }
 
 // establish joins both connections.
@@ -354,7 +377,7 @@ func (o *opening) fill() (prefix []byte) {
 		s.bytes = o.rt.Series.For(s.b.ID()).Session()
 	}
 	prefix = o.prefix
-	if h := o.rt.ProxyHeader; h != nil && !s.cl.Asked { // askTLS has sent it
+	if h := o.rt.ProxyHeader; h != nil && !o.introduced && !s.cl.Asked { // askTLS has sent it
 		prefix = append(h(nil, &s.cl), prefix...)
 	} else if len(prefix) > 0 && o.begun == nil { // else it is a copy
 		prefix = slices.Clone(prefix)

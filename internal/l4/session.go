@@ -3,6 +3,7 @@
 package l4
 
 import (
+	"cmp"
 	"fmt"
 	"sync/atomic"
 	"syscall"
@@ -48,7 +49,8 @@ type Session struct {
 	// Owned by who moves the bytes.
 	begun    *upstream.Begun // until it lasts; nil: its options are set
 	lease    pool.Lease
-	answered bool // the backend has sent a byte, and the pool knows
+	answered bool   // the backend has sent a byte, and the pool knows
+	words    string // what TLS says of the end; empty: nothing
 
 	why atomic.Uint32 // observe.TunnelCause: weir ends it
 	ask func()        // makes whoever moves the bytes end the session; set before it is known
@@ -109,7 +111,7 @@ func (s *Session) over(e end, in, out int64) {
 	refused := s.refusedLate(e, now, in, out)
 	switch {
 	case refused:
-		reason, detail = message.ResetBeforeResponse, "closed by the backend at once"
+		reason, detail = message.ResetBeforeResponse, cmp.Or(s.words, "closed by the backend at once")
 		o := s.success()
 		o.Now, o.Kind, o.Total = now, pool.Reset, now.Sub(s.connected)
 		s.lease.Done(o)
@@ -155,7 +157,7 @@ func (s *Session) refusedLate(e end, now balance.Instant, in, out int64) bool {
 func (s *Session) judge(e end) (reason message.Reason, detail string) {
 	switch why := observe.TunnelCause(s.why.Load()); {
 	case e.how == endDone:
-		return message.OK, ""
+		return message.OK, s.words
 	case why == observe.TunnelByRebalance:
 		return message.Rebalanced, ""
 	case why != observe.TunnelByPeer:
@@ -178,11 +180,11 @@ func (s *Session) judge(e end) (reason message.Reason, detail string) {
 	case e.how == endTotal:
 		return message.MaxAge, "open for " + s.rt.Total.String()
 	case e.side == client:
-		return message.ClientAbort, said(e.errno)
+		return message.ClientAbort, cmp.Or(s.words, said(e.errno))
 	case s.answered:
-		return message.ResetMidResponse, said(e.errno)
+		return message.ResetMidResponse, cmp.Or(s.words, said(e.errno))
 	default:
-		return message.ResetBeforeResponse, said(e.errno)
+		return message.ResetBeforeResponse, cmp.Or(s.words, said(e.errno))
 	}
 }
 
