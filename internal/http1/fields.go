@@ -76,6 +76,9 @@ func parseFields(buf []byte, i, start int, lim *Limits, f *message.Fields, h *he
 			}
 		}
 		f.AddWire(id, nameStart, nameEnd, valueStart, valueEnd, next)
+		if id != message.Other && id <= message.TransferEncoding {
+			untab(f, buf[nameEnd+1:valueStart], buf[valueEnd:next])
+		}
 		if id != message.Other && id <= message.Expect {
 			if e := h.note(id, buf[valueStart:valueEnd], f.Len()-1); e != nil {
 				return 0, e
@@ -118,6 +121,19 @@ func parseValue(buf []byte, i int) (start, end, next int, _ *Error) {
 		end--
 	}
 	return start, end, i + 2, nil
+}
+
+// untab writes the last line of f anew when a tab stands before or behind its
+// value. That is allowed (RFC 9110 section 5.5), but not every peer trims it: one
+// that does not sees another host or length, or a coding that it does not know,
+// where this hop has seen the content end.
+func untab(f *message.Fields, before, behind []byte) {
+	if bytes.IndexByte(before, '\t') < 0 && bytes.IndexByte(behind, '\t') < 0 {
+		return
+	}
+	line := f.Len() - 1
+	value := f.Value(line)
+	f.Rewrite(line, func(dst []byte) []byte { return append(dst, value...) })
 }
 
 // nameFault tells what is wrong with a line whose name ends at rest[0].

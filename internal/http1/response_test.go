@@ -18,6 +18,8 @@ func TestResponseForwarded(t *testing.T) {
 		{"empty phrase", "HTTP/1.1 200 \nContent-Length: 0\n\n", "HTTP/1.1 200 OK\nContent-Length: 0\n\n"},
 		{"no phrase", "HTTP/1.1 299\nContent-Length: 0\n\n", "HTTP/1.1 299 \nContent-Length: 0\n\n"},
 		{"chunked", "HTTP/1.1 200 OK\nTransfer-Encoding: chunked\n\n", "HTTP/1.1 200 OK\nTransfer-Encoding: chunked\n\n"},
+		{"length between tabs", "HTTP/1.1 200 OK\nContent-Length:\t3\t\n\n", "HTTP/1.1 200 OK\nContent-Length: 3\n\n"},
+		{"coding between tabs", "HTTP/1.1 200 OK\nTransfer-Encoding:\tchunked\t\n\n", "HTTP/1.1 200 OK\nTransfer-Encoding: chunked\n\n"},
 		{"hop fields leave", "HTTP/1.1 200 OK\nConnection: keep-alive\nKeep-Alive: timeout=5\nProxy-Connection: x\nContent-Length: 1\n\n", "HTTP/1.1 200 OK\nContent-Length: 1\n\n"},
 		{"close is said anew", "HTTP/1.1 200 OK\nconnection: Close\nContent-Length: 1\n\n", "HTTP/1.1 200 OK\nContent-Length: 1\nConnection: close\n\n"},
 		{"204 with length 0", "HTTP/1.1 204 No Content\nContent-Length: 0\nA: b\n\n", "HTTP/1.1 204 No Content\nA: b\n\n"},
