@@ -37,7 +37,7 @@ var backendsField = &several[Pool, Backend]{
 }
 
 var backendFields = []field[Backend]{
-	key("url", "", urlCodec, func(b *Backend) *string { return &b.URL }, "http://HOST:PORT or https://HOST:PORT; h2c:// or grpc:// for HTTP/2 in clear text, grpcs:// for HTTP/2 over TLS; tcp://HOST:PORT for tcp listeners, udp://HOST:PORT for udp ones"),
+	key("url", "", urlCodec, func(b *Backend) *string { return &b.URL }, "http://HOST:PORT or https://HOST:PORT; h2c:// or grpc:// for HTTP/2 in clear text, grpcs:// for HTTP/2 over TLS; tcp://HOST:PORT for tcp and sni listeners, tls://HOST:PORT for TLS to their backends, udp://HOST:PORT for udp listeners"),
 	key("weight", "1", integer[uint32](0, 1000), func(b *Backend) *uint32 { return &b.Weight }, "share of the work; 0 takes no new work"),
 	key("zone", "none", text("zone", goodName), func(b *Backend) *string { return &b.Zone }, "where it is").off("none", ""),
 	key("id", "auto", text("id", goodID), func(b *Backend) *string { return &b.ID }, "name within the pool; auto is host:port").
@@ -50,11 +50,14 @@ var backendFields = []field[Backend]{
 func (b *Backend) finish() {
 	b.Address = addressOf(b.URL)
 	scheme, _, _ := strings.Cut(b.URL, "://")
-	b.TLS = scheme == "https" || scheme == "grpcs"
+	b.TLS = Secure(scheme)
 	if b.ID == "" {
 		b.ID = b.Address
 	}
 }
+
+// Secure reports that backends of a scheme are spoken to in TLS.
+func Secure(scheme string) bool { return scheme == "https" || scheme == "grpcs" || scheme == "tls" }
 
 func addressOf(url string) string {
 	_, address, _ := strings.Cut(url, "://")
@@ -87,21 +90,21 @@ func parseURL(s string) (out, what, fix string) {
 		return "", quote(s) + " lacks a slash", "write " + before + "://" + after
 	}
 	if !ok {
-		return "", quote(s) + " has no scheme", "write http://" + strings.TrimLeft(s, "/") + " or https://..., and tcp:// or udp:// for listeners of protocol tcp, sni or udp"
+		return "", quote(s) + " has no scheme", "write http://" + strings.TrimLeft(s, "/") + " or https://..., and tcp://, tls:// or udp:// for listeners of protocol tcp, sni or udp"
 	}
 	port := "80"
 	switch scheme = strings.ToLower(scheme); scheme {
 	case "http", "h2c", "grpc":
 	case "https", "grpcs":
 		port = "443"
-	case "tcp", "udp":
+	case "tcp", "tls", "udp":
 		port = ""
 	case "ws", "wss":
 		return "", quote(scheme) + " is not a scheme of backends", "write http" + scheme[2:] + "://" + rest + ": WebSockets need nothing else"
 	case "h2", "http2":
 		return "", quote(scheme) + " is not a scheme of backends", "write h2c:// for HTTP/2 without TLS, grpc:// or grpcs:// for gRPC, or https:// with upstream: {h2: on}"
 	default:
-		return "", quote(scheme) + " is not a scheme of backends", useOne(scheme, []string{"http", "https", "h2c", "grpc", "grpcs", "tcp", "udp"})
+		return "", quote(scheme) + " is not a scheme of backends", useOne(scheme, []string{"http", "https", "h2c", "grpc", "grpcs", "tcp", "tls", "udp"})
 	}
 	authority := rest
 	if i := strings.IndexAny(rest, "/?#"); i >= 0 {

@@ -33,8 +33,10 @@ func (p *Pool) Scheme() string {
 func family(url string) string {
 	scheme, _, _ := strings.Cut(url, "://")
 	switch scheme {
-	case "tcp", "udp":
-		return scheme
+	case "tcp", "tls":
+		return "tcp"
+	case "udp":
+		return "udp"
 	default:
 		return "http"
 	}
@@ -151,7 +153,7 @@ func (d *decoder) checkSchemes(root *node) {
 		p := &d.plan.Pools[i]
 		for j := range p.Backends {
 			if b := &p.Backends[j]; b.URL != "" && family(b.URL) != p.Scheme() {
-				d.fault(&node{kind: scalar, pos: b.Pos, width: 1}, "pool "+p.Name+" has "+p.Scheme()+" backends, and this one is for "+family(b.URL), "put it in a pool of its own")
+				d.fault(&node{kind: scalar, pos: b.Pos, width: 1}, "pool "+p.Name+" has "+p.Scheme()+" backends, and this one is for "+family(b.URL), otherScheme(p, b))
 				break
 			}
 		}
@@ -177,10 +179,46 @@ func (d *decoder) checkSchemes(root *node) {
 			if want == "sni" {
 				want = "tcp"
 			}
+			l.Routes[j].checkAsked(d, p)
 			if got := p.Scheme(); got != want {
 				d.fault(&node{kind: scalar, pos: l.Routes[j].Pos, width: 1}, "listener "+l.Name+" speaks "+l.Protocol+", and pool "+p.Name+" has "+got+" backends",
-					"write "+want+"://"+p.Backends[0].Address+" in a pool of its own, or protocol: "+got)
+					"write "+inWords(l.Protocol, &p.Backends[0])+" in a pool of its own, or protocol: "+got)
 			}
+		}
+	}
+}
+
+// inWords is a backend's URL for listeners of a protocol: TLS stays TLS, but where
+// the client's own passes.
+func inWords(protocol string, b *Backend) string {
+	scheme := protocol
+	switch {
+	case b.TLS && protocol == "http":
+		scheme = "https"
+	case b.TLS && protocol == "tcp":
+		scheme = "tls"
+	case protocol == "sni":
+		scheme = "tcp"
+	}
+	return scheme + "://" + b.Address
+}
+
+// otherScheme says what to do with a backend that is not for what its pool is for.
+func otherScheme(p *Pool, b *Backend) string {
+	if strings.HasPrefix(b.URL, "tls:") && p.Scheme() == "http" {
+		return "write " + inWords("http", b) + ": tls:// is for listeners of protocol tcp or sni"
+	}
+	return "put it in a pool of its own"
+}
+
+// checkAsked: a backend that is asked for TLS in clear, in the place of its client,
+// cannot have it before.
+func (r *Route) checkAsked(d *decoder, p *Pool) {
+	for i := range p.Backends {
+		if b := &p.Backends[i]; r.StartTLS != "" && strings.HasPrefix(b.URL, "tls:") {
+			d.fault(&node{kind: scalar, pos: r.Pos, width: 1}, "starttls: "+r.StartTLS+" passes on TLS that the client asks for in clear, and backend "+b.ID+" of pool "+p.Name+" begins with TLS",
+				"write tcp://"+b.Address+", or listener in the place of pool to end the client's TLS here")
+			return
 		}
 	}
 }

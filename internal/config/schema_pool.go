@@ -49,7 +49,7 @@ var poolFields = []field[Pool]{
 	stickyField,
 	keys("timeouts", "toward backends", func(p *Pool) *PoolTimeouts { return &p.Timeouts }, poolTimeoutFields).checked(warnTimeouts),
 	keys("upstream", "kept connections, per backend", func(p *Pool) *Upstream { return &p.Upstream }, upstreamFields),
-	keys("tls", "of https backends", func(p *Pool) *PoolTLS { return &p.TLS }, poolTLSFields).checked(checkPoolTLS),
+	keys("tls", "of https, grpcs and tls backends", func(p *Pool) *PoolTLS { return &p.TLS }, poolTLSFields).checked(checkPoolTLS),
 	maybe("subset", "off", "one of many balancers uses a part of the pool", func(p *Pool) **Subset { return &p.Subset }, subsetFields, checkSubset),
 	maybe("zone", "off", "backends near to weir are preferred while they can take their part", func(p *Pool) **Zone { return &p.Zone }, zoneFields, checkZone),
 	key("overprovisioning", "1.4", decimal(1, 100), func(p *Pool) *float64 { return &p.Overprovisioning },
@@ -106,7 +106,7 @@ var poolRetryFields = append([]field[Pool]{
 
 var poolTimeoutFields = []field[PoolTimeouts]{
 	key("connect", "2s", duration(tick, time.Hour), func(t *PoolTimeouts) *time.Duration { return &t.Connect }, "connection to a backend").off("none", 0),
-	key("tls", "5s", duration(tick, time.Hour), func(t *PoolTimeouts) *time.Duration { return &t.TLS }, "TLS handshake with a backend").off("none", 0),
+	key("tls", "5s", duration(tick, time.Hour), func(t *PoolTimeouts) *time.Duration { return &t.TLS }, "TLS handshake with a backend; of tls backends within timeouts.connect, too").off("none", 0),
 	key("response_header", "30s", duration(tick, day), func(t *PoolTimeouts) *time.Duration { return &t.ResponseHeader },
 		"last byte of the request until the head of the response; restarted by 1xx").off("none", 0),
 	key("stream_idle", "5m", duration(tick, 7*day), func(t *PoolTimeouts) *time.Duration { return &t.StreamIdle }, "without a byte either way").off("none", 0),
@@ -196,6 +196,10 @@ func endPool(d *decoder, key, n *node, p *Pool) {
 	checkBalance(d, n, p)
 	checkShares(d, n, p, given.value.items)
 	if t := n.get("tls"); t != nil && !secure && p.Active.TLS != "on" && p.Discover == nil && p.TLS != defaultsOf(poolTLSFields) {
-		d.warn(t.key, "tls_unused", "no backend of pool "+p.Name+" is https, so tls says nothing")
+		scheme := "https"
+		if p.Scheme() == "tcp" {
+			scheme = "tls"
+		}
+		d.warn(t.key, "tls_unused", "no backend of pool "+p.Name+" is "+scheme+", so tls says nothing")
 	}
 }

@@ -66,7 +66,7 @@ func (x *explainer) session(q admin.Question, u *asked, d *door, client netip.Ad
 			told.Ask.Key, told.Ask.HasKey = rt.Key(&message.Request{}, client)
 		}
 		x.pool(&out, p, rt, told)
-		failsOf(out.Failing, d.cfg.Datagrams())
+		failsOf(out.Failing, d.cfg.Datagrams(), p.secure())
 		one := "session"
 		if d.cfg.Datagrams() {
 			one = "flow"
@@ -81,17 +81,30 @@ func (x *explainer) session(q admin.Question, u *asked, d *door, client netip.Ad
 
 // failsOf leaves what can happen to a session, or to a flow: another backend is tried
 // until the first byte, or the first answer, and never after, and no retry is paid for.
-func failsOf(f *admin.ExplainedRetry, flow bool) {
+// secure says that TLS with a backend may fail.
+func failsOf(f *admin.ExplainedRetry, flow, secure bool) {
 	f.Cases = slices.DeleteFunc(f.Cases, func(c admin.ExplainedCase) bool {
 		switch c.Failure {
 		case message.ConnectRefused.String():
 			return false
 		case message.ConnectTimeout.String():
 			return flow
+		case message.TLSFailed.String():
+			return !secure
 		}
 		return true
 	})
 	f.LeastS, f.KeyField, f.Hedge = 0, "", nil
+}
+
+// secure reports that there is TLS to some of the pool's backends.
+func (p *livePool) secure() bool {
+	for _, b := range p.pool.Snapshot().Backends {
+		if t := targetOf(b.Backend); t != nil && t.https {
+			return true
+		}
+	}
+	return false
 }
 
 // through explains what the listener makes of a connection that another one passes

@@ -90,7 +90,7 @@ type target struct {
 	l7.Target // over up
 	up        *upstream.Target
 	address   string // host:port
-	https     bool   // or grpcs
+	https     bool   // or grpcs, or tls
 	scheme    string
 	learned   func(idle time.Duration) // tells that the backend closes idle connections so early
 	probe     atomic.Pointer[probe.Target]
@@ -128,7 +128,7 @@ func (d *driver) newTarget(b *balance.Backend) (*target, error) {
 	if err != nil || u.Host == "" {
 		return nil, fmt.Errorf("backend %s: %q is not a URL", b.ID(), b.Address())
 	}
-	t := &target{address: u.Host, https: u.Scheme == "https" || u.Scheme == "grpcs", scheme: u.Scheme, learned: func(idle time.Duration) { d.sayLearned(b.ID(), idle) }}
+	t := &target{address: u.Host, https: config.Secure(u.Scheme), scheme: u.Scheme, learned: func(idle time.Duration) { d.sayLearned(b.ID(), idle) }}
 	set := d.set.Load()
 	opt := set.upstream(d.engine.names, t)
 	opt.Relieve, opt.Files = d.engine.relief.one, &d.engine.files
@@ -155,12 +155,15 @@ func (s *driverSettings) upstream(names *upstream.Resolver, t *target) upstream.
 	}
 	if t.https {
 		out.TLS = backendTLS(s.tls, t.address)
+		if ofSessions(t.scheme) {
+			out.TLS.NextProtos = nil // l4 knows what its client speaks
+		}
 	}
 	out.MaxStreams, out.Ping = c.Upstream.MaxStreams, c.Upstream.Ping
 	switch {
 	case speaksHTTP2(t.scheme):
 		out.Protocol = upstream.HTTP2
-	case t.https && c.Upstream.H2:
+	case t.scheme == "https" && c.Upstream.H2:
 		out.Protocol = upstream.HTTP2Offered
 	}
 	return out
@@ -168,6 +171,10 @@ func (s *driverSettings) upstream(names *upstream.Resolver, t *target) upstream.
 
 // speaksHTTP2 reports that backends of the scheme are spoken to in nothing else.
 func speaksHTTP2(scheme string) bool { return scheme == "h2c" || scheme == "grpc" || scheme == "grpcs" }
+
+// ofSessions reports that backends of the scheme are spoken to in what their clients
+// speak, and not in HTTP.
+func ofSessions(scheme string) bool { return scheme == "tcp" || scheme == "tls" }
 
 // setProbe says how a backend is asked from the next probe on.
 func (t *target) setProbe(s *driverSettings) {

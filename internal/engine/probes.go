@@ -101,14 +101,17 @@ func contentMatch(body string) *probe.Match {
 
 // asTraffic has an HTTP check made in what the traffic is spoken in (S1). Behind another
 // port there may be another server, which speaks HTTP/1.1 as most do; under TLS that is
-// agreed on.
+// agreed on. A check that speaks no HTTP offers none to backends of sessions.
 func asTraffic(p *probe.Target, scheme string, offered bool) {
 	if p.HTTP == nil {
+		if p.TLS != nil && p.GRPC == nil && ofSessions(scheme) {
+			p.TLS.NextProtos = nil // its own copy, see setProbe
+		}
 		return
 	}
 	only := speaksHTTP2(scheme)
 	p.HTTP.H2 = only && p.OnTrafficPort
-	if p.TLS != nil && (only || offered) {
+	if p.TLS != nil && (only || offered && !ofSessions(scheme)) {
 		p.TLS.NextProtos = []string{"h2", "http/1.1"} // its own copy, see setProbe
 	}
 }
