@@ -247,6 +247,11 @@ func (l *loop) forget(p *pair) {
 		// It may be here again soon, and is not to be ended for what was said before.
 		l.fresh = without(l.fresh, p)
 		l.told = without(l.told, p)
+		for i := range l.due { // nor connected by what another attempt was told in this turn
+			if l.due[i].p == p {
+				l.due[i].p = nil
+			}
+		}
 	}
 	l.leave(p)
 	l.live--

@@ -324,7 +324,7 @@ func (l *loop) collect(n int) (told []*pair, ask, closed bool) {
 // handle does what an event asks for.
 func (l *loop) handle(d *due) {
 	p := d.p
-	if p.over {
+	if p == nil || p.over {
 		return
 	}
 	defer l.caught(p)
