@@ -31,31 +31,33 @@ func (o *opening) converse(server *netconn.Conn, prefix []byte) {
 		})
 		defer t.Stop()
 	}
-	var in, out int64
+	var in int64
+	var moved netconn.TunnelResult
 	var err error
 	if len(prefix) > 0 {
 		server.SetWriteDeadline(o.now.Add(prefixTime))
 		n, werr := server.Write(prefix)
 		server.SetWriteDeadline(0)
-		if in = int64(n); werr != nil {
+		if in = int64(n); n > 0 {
+			s.moved(client, n)
+		}
+		if werr != nil {
 			err = &netconn.TunnelError{Conn: server, Err: werr}
 		}
 	}
 	if err == nil {
-		var more int64
-		var look func([]byte) (bool, error)
+		opt := netconn.TunnelOptions{Idle: o.rt.Idle, Stop: stop, Moved: s.movedOn}
 		if s.guarded {
-			look = s.unforged
+			opt.Look = s.unforged
 		}
-		more, out, err = netconn.Tunnel(o.c, server, o.rt.Idle, stop, look)
-		in += more
+		moved, err = netconn.Tunnel(o.c, server, opt)
+		in += moved.ToB
 	}
 	e := s.endOf(err, server, ripe.Load())
-	s.words = inTLS(err, server)
-	if s.bytes != nil {
-		s.bytes.In.Add(uint64(in))
-		s.bytes.Out.Add(uint64(out))
+	if moved.First == server {
+		e.side = max(e.side, backend)
 	}
+	s.words = inTLS(err, server)
 	if e.how == endDone || e.how == endIdle {
 		_ = o.c.Close()
 		_ = server.Close()
@@ -63,11 +65,17 @@ func (o *opening) converse(server *netconn.Conn, prefix []byte) {
 		_ = o.c.Reset()
 		_ = server.Reset()
 	}
-	if out > 0 {
-		s.answered = true
-		s.lease.Report(s.success())
+	s.over(e, in, moved.ToA)
+}
+
+// movedOn is moved of goroutines: what it writes of the backend's side belongs to the
+// one that moves the backend's bytes.
+func (s *Session) movedOn(ofClient bool, n int64) {
+	from := backend
+	if ofClient {
+		from = client
 	}
-	s.over(e, in, out)
+	s.moved(from, int(n))
 }
 
 // prefixTime bounds the sending of what was read before; it fits the buffer of a

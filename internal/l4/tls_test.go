@@ -347,3 +347,29 @@ func TestInTLS(t *testing.T) {
 		}
 	}
 }
+
+// What a session in TLS moves counts while it moves, and a backend's first byte is its
+// success; one that hangs up at once after its handshake counts as failing, as in clear.
+func TestSecureBackendMoves(t *testing.T) {
+	ca := weirtest.NewAuthority(t)
+	leaf := &tls.Config{Certificates: []tls.Certificate{ca.Issue("db.test")}}
+	series := observe.NewMetrics(observe.MetricsOptions{}).Route("db", "r", "app")
+	r := newRig(t, []string{secured(t, leaf, echoTLS)}, func(r *rig, c *pool.Config) {
+		verified(ca)(r, c)
+		r.rt.Series = series
+	})
+	c := r.dial()
+	say(t, c, "hello")
+	hear(t, c, "hello")
+	b := series.For("b0").Session()
+	weirtest.Eventually(t, "5 bytes each way while it is open", func() bool { return b.In.Load() == 5 && b.Out.Load() == 5 })
+	_ = c.CloseWrite()
+	ends(t, c, false)
+	r.want(message.OK, 5, 5)
+
+	gone := newRig(t, []string{secured(t, leaf, func(c *tls.Conn) { _ = c.Close() })}, verified(ca))
+	c = gone.dial()
+	ends(t, c, false)
+	_ = c.Close()
+	gone.want(message.ResetBeforeResponse, 0, 0)
+}

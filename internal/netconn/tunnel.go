@@ -38,55 +38,70 @@ const copySize = 32 << 10
 
 var copyBuffers = sync.Pool{New: func() any { return new([copySize]byte) }}
 
+// TunnelOptions say what is wanted of a tunnel between a and b. The zero value wants
+// nothing more than that bytes move.
+type TunnelOptions struct {
+	Idle time.Duration   // how long nothing may move either way; 0: no bound
+	Stop <-chan struct{} // ends the tunnel when it is closed; nil: nobody does
+	// Look sees what a sends before b gets it, until it reports that it has seen enough.
+	// Its error ends the tunnel and is what is returned; what it was shown with it is not
+	// passed on. nil: nobody looks.
+	Look func([]byte) (enough bool, err error)
+	// Moved hears of n bytes of a, or else b, that have reached the other one. It is
+	// called from a goroutine for each direction, and holds that up. nil: nobody hears.
+	Moved func(ofA bool, n int64)
+}
+
+// TunnelResult is what a tunnel has moved.
+type TunnelResult struct {
+	ToB, ToA int64
+	First    *Conn // whose half ended first in order; nil: none has
+}
+
 // Tunnel moves bytes both ways between a and b until both halves have ended
-// (nil), one fails (*TunnelError), nothing moved either way for idle (ErrIdle; 0:
-// no bound), or stop is closed (ErrStopped). The end of one half is passed on
-// as a half-close and the other half goes on. It returns the bytes that reached
-// b and a. Whatever it returns, both connections are the caller's to close;
+// (nil), one fails (*TunnelError), nothing moved either way for too long (ErrIdle), or
+// it is stopped (ErrStopped). The end of one half is passed on as a half-close and the
+// other half goes on. Whatever it returns, both connections are the caller's to close;
 // after an error they are aborted. Bytes read ahead must have been written first.
-//
-// look sees what a sends before b gets it, until it reports that it has seen enough.
-// Its error ends the tunnel and is what is returned; what it was shown with it is not
-// passed on. nil: nobody looks.
-func Tunnel(a, b *Conn, idle time.Duration, stop <-chan struct{}, look func([]byte) (enough bool, err error)) (toB, toA int64, err error) {
-	t := &tunnel{a: a, b: b, idle: idle, look: look, over: make(chan struct{})}
+func Tunnel(a, b *Conn, o TunnelOptions) (TunnelResult, error) {
+	t := &tunnel{a: a, b: b, opt: o, over: make(chan struct{})}
 	t.halves.Store(2)
-	t.moved(0)
+	t.moved()
 	go t.half(a, b, &t.toA)
-	if stop == nil {
+	if o.Stop == nil {
 		t.half(b, a, &t.toB)
 		<-t.over
 	} else {
 		go t.half(b, a, &t.toB)
 		select {
 		case <-t.over:
-		case <-stop:
+		case <-o.Stop:
 			t.fail(ErrStopped)
 			<-t.over
 		}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.toB.Load(), t.toA.Load(), t.err
+	return TunnelResult{ToB: t.toB, ToA: t.toA, First: t.first}, t.err
 }
 
 type tunnel struct {
 	// Constant.
 	a, b *Conn
-	idle time.Duration
+	opt  TunnelOptions
 	over chan struct{} // closed when both halves have ended
-	look func([]byte) (enough bool, err error)
 
 	halves   atomic.Int32 // still running
 	last     atomic.Int64 // balance.Instant of the last byte either way
-	toA, toB atomic.Int64
+	toA, toB int64        // each of the goroutine of its direction, until over
 
-	mu  sync.Mutex
-	err error // the first
+	mu    sync.Mutex
+	err   error // the first
+	first *Conn // whose half ended first
 }
 
 // moved notes activity.
-func (t *tunnel) moved(n int64) balance.Instant {
+func (t *tunnel) moved() balance.Instant {
 	now := clock.Now()
 	t.last.Store(int64(now))
 	return now
@@ -102,20 +117,32 @@ func (t *tunnel) fail(err error) {
 	t.b.Abort()
 }
 
+// ended notes that a half has, in order.
+func (t *tunnel) ended(src *Conn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.first == nil {
+		t.first = src
+	}
+}
+
 // half copies one direction to its end.
-func (t *tunnel) half(dst, src *Conn, count *atomic.Int64) {
+func (t *tunnel) half(dst, src *Conn, count *int64) {
 	defer func() {
 		if t.halves.Add(-1) == 0 {
 			close(t.over)
 		}
 	}()
 	progress := func(n int64) error {
-		count.Add(n)
-		t.arm(dst, src, t.moved(n))
+		*count += n
+		t.arm(dst, src, t.moved())
+		if t.opt.Moved != nil && n > 0 {
+			t.opt.Moved(src == t.a, n)
+		}
 		return nil
 	}
 	t.arm(dst, src, clock.Now())
-	look := t.look
+	look := t.opt.Look
 	if src != t.a {
 		look = nil
 	}
@@ -133,6 +160,7 @@ func (t *tunnel) half(dst, src *Conn, count *atomic.Int64) {
 		}
 		switch {
 		case err == nil:
+			t.ended(src)
 			if err := dst.CloseWrite(); err != nil {
 				t.fail(&TunnelError{dst, &CopyError{Destination, err}})
 			}
@@ -157,13 +185,13 @@ func (t *tunnel) half(dst, src *Conn, count *atomic.Int64) {
 
 // arm bounds both waits of a half by the idle time.
 func (t *tunnel) arm(dst, src *Conn, from balance.Instant) {
-	if t.idle <= 0 {
+	if t.opt.Idle <= 0 {
 		src.SetReadDeadline(0)
 		dst.SetWriteDeadline(0)
 		return
 	}
-	src.SetReadDeadline(from.Add(t.idle))
-	dst.SetWriteDeadline(from.Add(t.idle))
+	src.SetReadDeadline(from.Add(t.opt.Idle))
+	dst.SetWriteDeadline(from.Add(t.opt.Idle))
 }
 
 // stillMoving reports whether err is a read that waited too long while the
@@ -171,7 +199,7 @@ func (t *tunnel) arm(dst, src *Conn, from balance.Instant) {
 func (t *tunnel) stillMoving(err error) bool {
 	var ce *CopyError
 	return errors.As(err, &ce) && ce.Side == Source && errors.Is(err, os.ErrDeadlineExceeded) &&
-		clock.Now().Sub(balance.Instant(t.last.Load())) < t.idle
+		clock.Now().Sub(balance.Instant(t.last.Load())) < t.opt.Idle
 }
 
 // copyAll copies through a buffer, which is held only while bytes move.

@@ -16,6 +16,7 @@ import (
 
 type tunnelResult struct {
 	toB, toA int64
+	byA      bool // has ended its half first
 	err      error
 }
 
@@ -43,9 +44,19 @@ func tunnels(t *testing.T, idle time.Duration, test func(t *testing.T, a, b *Con
 						seen := 0
 						look = func(b []byte) (bool, error) { seen += len(b); return seen > 3, nil }
 					}
-					toB, toA, err := Tunnel(x, y, idle, stop, look)
+					var ofX, ofY int64 // each is one direction's
+					r, err := Tunnel(x, y, TunnelOptions{Idle: idle, Stop: stop, Look: look, Moved: func(ofA bool, n int64) {
+						if ofA {
+							ofX += n
+						} else {
+							ofY += n
+						}
+					}})
+					if ofX != r.ToB || ofY != r.ToA {
+						t.Errorf("told of %d and %d bytes, moved %+v", ofX, ofY, r)
+					}
 					_, _ = x.Close(), y.Close()
-					result <- tunnelResult{toB, toA, err}
+					result <- tunnelResult{r.ToB, r.ToA, r.First == x, err}
 				}()
 				for _, c := range []*Conn{a, b} {
 					c.SetReadDeadline(clock.Now().Add(patience))
@@ -78,7 +89,7 @@ func TestTunnel(t *testing.T) {
 		_ = b.CloseWrite()
 		wg.Wait()
 		r := <-result
-		if r.err != nil || r.toB != int64(len(up)) || r.toA != int64(len(down)) {
+		if r.err != nil || !r.byA || r.toB != int64(len(up)) || r.toA != int64(len(down)) {
 			t.Errorf("%+v", r)
 		}
 		if !bytes.Equal(atA, down) || !bytes.Equal(atB, up) {
@@ -140,8 +151,8 @@ func TestTunnelPipe(t *testing.T) {
 	b, y := net.Pipe()
 	result := make(chan tunnelResult, 1)
 	go func() {
-		toB, toA, err := Tunnel(New(x), New(y), 0, nil, nil)
-		result <- tunnelResult{toB, toA, err}
+		r, err := Tunnel(New(x), New(y), TunnelOptions{})
+		result <- tunnelResult{r.ToB, r.ToA, false, err}
 	}()
 	go func() { mustWrite(t, a, "hello") }()
 	if _, err := io.ReadFull(b, make([]byte, 5)); err != nil {
