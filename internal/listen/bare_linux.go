@@ -3,7 +3,6 @@
 package listen
 
 import (
-	"encoding/binary"
 	"net"
 	"net/netip"
 	"os"
@@ -111,7 +110,7 @@ func take(fd int, own netip.AddrPort, all []arrival) (n int, errno syscall.Errno
 			return n, errno
 		}
 		if all[n].local = own; !own.IsValid() {
-			all[n].local = localOf(all[n].fd)
+			all[n].local = netconn.RawLocal(all[n].fd)
 		}
 	}
 	return n, 0
@@ -159,55 +158,13 @@ func accept4(fd int, a *arrival) syscall.Errno {
 		n, _, errno := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(fd), uintptr(unsafe.Pointer(&sa)), uintptr(unsafe.Pointer(&size)), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0)
 		switch errno {
 		case 0:
-			*a = arrival{fd: int(n), remote: rawAddrPort(&sa)}
+			*a = arrival{fd: int(n), remote: netconn.RawAddrPort(&sa)}
 			return 0
 		case unix.EINTR, unix.ECONNABORTED: // the client left while it waited
 		default:
 			return errno
 		}
 	}
-}
-
-func localOf(fd int) netip.AddrPort {
-	var sa unix.RawSockaddrAny
-	size := uint32(unix.SizeofSockaddrAny)
-	if _, _, errno := unix.RawSyscall(unix.SYS_GETSOCKNAME, uintptr(fd), uintptr(unsafe.Pointer(&sa)), uintptr(unsafe.Pointer(&size))); errno != 0 {
-		return netip.AddrPort{}
-	}
-	return rawAddrPort(&sa)
-}
-
-// rawAddrPort reads what the kernel wrote, as addrPort does what the net package
-// made of it.
-func rawAddrPort(sa *unix.RawSockaddrAny) netip.AddrPort {
-	switch sa.Addr.Family {
-	case unix.AF_INET:
-		in := (*unix.RawSockaddrInet4)(unsafe.Pointer(sa))
-		return netip.AddrPortFrom(netip.AddrFrom4(in.Addr), hostOrder(in.Port))
-	case unix.AF_INET6:
-		in := (*unix.RawSockaddrInet6)(unsafe.Pointer(sa))
-		a := netip.AddrFrom16(in.Addr).Unmap()
-		if in.Scope_id != 0 && a.Is6() {
-			a = a.WithZone(zoneOf(int(in.Scope_id)))
-		}
-		return netip.AddrPortFrom(a, hostOrder(in.Port))
-	default:
-		return netip.AddrPort{}
-	}
-}
-
-// hostOrder turns a port as it is in memory into a number.
-func hostOrder(port uint16) uint16 {
-	return binary.BigEndian.Uint16((*[2]byte)(unsafe.Pointer(&port))[:])
-}
-
-// zoneOf names an interface, which only link-local addresses need.
-func zoneOf(index int) string {
-	ifi, err := net.InterfaceByIndex(index)
-	if err != nil {
-		return ""
-	}
-	return ifi.Name
 }
 
 func (d *door) wantsBare() bool {
