@@ -45,7 +45,7 @@ $(BIN)/golangci-lint-$(LINT_VERSION):
 	mv $(BIN)/golangci-lint $@
 
 unit: ## all package tests under the race detector, fuzz corpora and vectors included
-	CGO_ENABLED=1 go test -race -timeout 8m $$(go list ./... | grep -v -e /test$$ -e /bench)
+	CGO_ENABLED=1 go test -race -timeout 8m $$(go list ./... | grep -v -e /test$$ -e /bench/)
 	go test -timeout 5m ./balance ./internal/sim # have what the race detector would make ten times slower, for one goroutine
 
 bench-once: ## each micro-benchmark once, so that none rots
@@ -57,8 +57,9 @@ e2e: build $(BIN)/pebble $(BIN)/h2spec $(BIN)/interop/server $(BIN)/conformance/
 test-long: deps build $(BIN)/pebble $(BIN)/h2spec $(BIN)/interop/server $(BIN)/conformance/referenceserver $(BIN)/ws/package.json ## the long cases
 	WEIR=$(BIN)/weir go test -count=1 -tags long -timeout 80m -v ./test/...
 
-bench: deps build $(BIN)/caddy ## weir beside nginx, HAProxy and Caddy; 9 rounds in alternation; saved under bench/results
+bench: deps build $(BIN)/caddy ## weir beside nginx, HAProxy and Caddy; 9 rounds in alternation; saved under bench/results, with the table for README.md
 	WEIR=$(BIN)/weir CADDY=$(BIN)/caddy go run ./bench
+	go run ./bench -table bench/results/latest.json
 
 faults: deps build ## faults injected into weir, nginx and HAProxy: saved under bench/results, tables of docs/resilience.md
 	WEIR=$(BIN)/weir go run ./bench/faults -out bench/results/faults

@@ -126,6 +126,7 @@ func main() {
 	flag.IntVar(&o.sessions, "sessions", 8000, "sessions of the l4-idle case")
 	flag.StringVar(&o.out, "out", "bench/results/latest", "results are written to this name with .txt and .json")
 	saved := flag.String("print", "", "print the tables of a saved run (the .json) and measure nothing")
+	inReadme := flag.String("table", "", "print the table of README.md from a saved run (the .json) and measure nothing")
 	backends := flag.String("grpc-backends", "", "serve gRPC calls on these addresses, and do nothing else")
 	flag.Parse()
 	if *backends != "" {
@@ -133,9 +134,12 @@ func main() {
 		os.Exit(1)
 	}
 	err := error(nil)
-	if *saved != "" {
+	switch {
+	case *saved != "":
 		err = printSaved(*saved, os.Stdout)
-	} else {
+	case *inReadme != "":
+		err = table(*inReadme, os.Stdout)
+	default:
 		err = run(&o, os.Stdout)
 	}
 	if err != nil {
