@@ -10,7 +10,7 @@ import "time"
 // spreadKey declares spread beside a deadline.
 func spreadKey[T any](at func(*T) *time.Duration) field[T] {
 	return key("spread", "5s", duration(tick, day), at,
-		"before the deadline, tunnels (WebSocket) are ended within this time, a few at a time; their clients come back at once")
+		"before the deadline, tunnels (WebSocket) and sessions are ended within this time, a few at a time; their clients come back at once")
 }
 
 var rebalanceFields = []field[Rebalance]{

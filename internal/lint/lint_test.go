@@ -214,6 +214,24 @@ func TestCheckThatTalks(t *testing.T) {
 	quiet(t, "check_tcp", "listeners: {dns: {bind: \":53\", protocol: udp, pool: p}}\npools: {p: {backends: [\"udp://a:53\"], health: {active: {protocol: tcp}}}}\n")
 }
 
+// A handshake of TLS is answered by the process, not by the kernel.
+func TestCheckByHandshake(t *testing.T) {
+	for _, c := range []struct{ backends, pool, want string }{
+		{`"tls://a:1", "tls://b:1"`, "", "ends with the handshake of TLS"},
+		{`"tls://a:1", "tls://b:1"`, ", health: {active: {tls: off}}", "is tcp: a process that hangs"},
+		{`"tcp://a:1", "tcp://b:1"`, ", health: {active: {tls: on}}", "ends with the handshake of TLS"},
+		{`"tcp://a:1", "tcp://b:1"`, "", "is tcp: a process that hangs"},
+	} {
+		in, err := input(t, "weir.yaml", "listeners: {db: {bind: \":1\", protocol: tcp, pool: p}}\npools: {p: {backends: ["+c.backends+"]"+c.pool+"}}\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := about("check_tcp", lint.Run(in)); len(found) != 1 || !strings.Contains(found[0].What, c.want) {
+			t.Errorf("of %s%s: %+v", c.backends, c.pool, found)
+		}
+	}
+}
+
 // TestRuleTable holds the rules to what pages and configurations rely on.
 func TestRuleTable(t *testing.T) {
 	var names []string

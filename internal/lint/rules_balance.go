@@ -159,7 +159,7 @@ var balanceRules = []Rule{
 		Fix:   "Hash what tells users apart (cookie:NAME, header:NAME), and keep bounded_load.",
 		find: func(v *view) {
 			v.pools(func(p *config.Pool, at []string) {
-				if !p.Keyed() || len(p.Hash.Key) != 1 || p.Hash.Key[0].From != "client_ip" {
+				if !p.Keyed() || len(p.Hash.Key) != 1 || p.Hash.Key[0].From != "client_ip" || sessions(p) { // which have nothing else to be placed by
 					return
 				}
 				as := Warning
@@ -175,10 +175,15 @@ var balanceRules = []Rule{
 		Name: "hash_unbounded", Severity: Warning,
 		Title: "A hot key may overload its backend",
 		Why:   "A hash spreads keys, not load: one popular key brings all its requests to one backend, however loaded. With bounded loads (Mirrokni, Thorup, Zadimoghaddam 2016) a backend above bounded_load times the mean passes the surplus to the next one in the key's own order.",
-		Fix:   "Keep bounded_load at 1.25, or set spill.",
+		Fix:   "Keep bounded_load at 1.25, or set spill. Where sessions have to stay with their backend, off is right, and limits.connections of the pool is what protects each backend.",
 		find: func(v *view) {
 			v.pools(func(p *config.Pool, at []string) {
-				if here := path(at, "hash", "bounded_load"); p.Keyed() && p.Hash.BoundedLoad == 0 && p.Hash.Spill == 0 {
+				here := path(at, "hash", "bounded_load")
+				switch {
+				case !p.Keyed() || p.Hash.BoundedLoad != 0 || p.Hash.Spill != 0:
+				case sessions(p): // to keep clients in their places is what it was written for
+					v.foundAs(Note, here, "pool "+p.Name+" sends all sessions from one address to one backend, however loaded that is: clients behind one address, too")
+				default:
 					v.found(here, "pool "+p.Name+" sends a key to its backend however loaded that is", write(here, "1.25"))
 				}
 			})

@@ -43,12 +43,16 @@ var checkRules = []Rule{
 				asks := p.Active.Send != "" || p.Active.Body != ""
 				udp := slices.ContainsFunc(p.Backends, func(b config.Backend) bool { return schemeOf(&b) == "udp" })
 				if !p.Active.Off && p.Active.Protocol == "tcp" && !asks && !udp {
+					what := "is tcp: a process that hangs but still accepts is not seen, nor one that is draining"
+					if tls := func(b config.Backend) bool { return schemeOf(&b) == "tls" }; p.Active.TLS == "on" || p.Active.TLS != "off" && slices.ContainsFunc(p.Backends, tls) {
+						what = "ends with the handshake of TLS: what fails behind that is not seen, nor a process that is draining"
+					}
 					here := path(at, "health", "active", "path")
 					edits := []config.Edit{write(here, "/readyz")}
 					if proto := path(at, "health", "active", "protocol"); v.Outline.Has(proto...) {
 						edits = append(edits, write(proto, "auto"))
 					}
-					v.found(v.at(here[:4], at), "the check of pool "+p.Name+" is tcp: a process that hangs but still accepts is not seen, nor one that is draining", edits...)
+					v.found(v.at(here[:4], at), "the check of pool "+p.Name+" "+what, edits...)
 				}
 			})
 		},

@@ -51,6 +51,9 @@ func schemeOf(b *config.Backend) string {
 	return scheme
 }
 
+// sessions reports whether what a pool serves is not requests: sessions or flows.
+func sessions(p *config.Pool) bool { return p.Scheme() == "tcp" || p.Scheme() == "udp" }
+
 // spoken is how backends of a scheme are spoken to: gRPC is a word for HTTP/2.
 func spoken(scheme string) string {
 	switch scheme {

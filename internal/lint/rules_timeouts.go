@@ -101,19 +101,28 @@ var timeoutRules = []Rule{
 	},
 	{
 		Name: "drain_spread", Severity: Warning,
-		Title: "Tunnels are to be ended over a longer time than there is",
+		Title: "Tunnels and sessions are to be ended over a longer time than there is",
 		Why: "`spread` counts back from `deadline`: of a spread that is longer only the part before the deadline is left, beginning at once. " +
-			"Clients of WebSockets then come back faster than the spread was chosen for, and those that could have left by themselves are told first.",
-		Fix: "Make spread shorter than deadline, by as long as tunnels may end by themselves.",
+			"Their clients then come back faster than the spread was chosen for, and those that could have left by themselves are told first.",
+		Fix: "Make spread shorter than deadline, by as long as they may end by themselves.",
 		find: func(v *view) {
 			judge := func(what string, at []string, spread, deadline time.Duration) {
-				if here := path(at, "spread"); deadline > 0 && spread > deadline && v.Outline.Has(here...) {
-					v.found(here, fmt.Sprintf("%s within %s before a deadline that is %s after the beginning", what, dur(spread), dur(deadline)), write(here, part(deadline, 2)))
+				if here := path(at, "spread"); deadline > 0 && spread > deadline {
+					v.found(v.at(here, path(at, "deadline")), fmt.Sprintf("%s within %s before a deadline that is %s after the beginning", what, dur(spread), dur(deadline)), write(here, part(deadline, 2)))
 				}
 			}
-			judge("weir ends tunnels", path("shutdown"), v.Plan.Shutdown.Spread, v.Plan.Shutdown.Deadline)
+			if v.Outline.Has("shutdown", "spread") {
+				judge("weir ends tunnels and sessions", path("shutdown"), v.Plan.Shutdown.Spread, v.Plan.Shutdown.Deadline)
+			}
 			v.pools(func(p *config.Pool, at []string) {
-				judge("a draining backend of pool "+p.Name+" has its tunnels ended", path(at, "drain"), p.DrainSpread, p.DrainDeadline)
+				what := "tunnels"
+				if sessions(p) {
+					what = "sessions"
+				}
+				// A spread that nobody wrote concerns those whose all is to last.
+				if here := path(at, "drain"); v.Outline.Has(path(here, "spread")...) || sessions(p) {
+					judge("a draining backend of pool "+p.Name+" has its "+what+" ended", here, p.DrainSpread, p.DrainDeadline)
+				}
 			})
 		},
 	},

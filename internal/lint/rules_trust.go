@@ -97,8 +97,8 @@ var trustRules = []Rule{
 	},
 	{
 		Name: "tls_unused", Severity: Warning, Title: "`tls` of a pool says nothing",
-		Why: "TLS toward backends is asked for by https:// in their URLs; without one the traffic is in clear text although the file seems to say otherwise.",
-		Fix: "Write https:// where backends speak TLS, or remove the block.", settle: removal(3),
+		Why: "TLS toward backends is asked for by https:// or grpcs:// in their URLs, and by tls:// where sessions are passed on; without one the traffic is in clear text although the file seems to say otherwise.",
+		Fix: "Write https://, grpcs:// or tls:// where backends speak TLS, or remove the block.", settle: removal(3),
 	},
 }
 

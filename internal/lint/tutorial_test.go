@@ -127,10 +127,26 @@ func TestBounds(t *testing.T) {
 	found := func(pool string) string {
 		return "check: {rate: 100000/s}\nlisteners:\n  web: {bind: \":8080\", pool: app}\npools:\n  app: {discover: {file: backends.yaml}" + pool + "}\n"
 	}
+	sessions := func(protocol, backends, pool string) string {
+		return "listeners:\n  db: {bind: \":1\", protocol: " + protocol + ", pool: p}\npools:\n  p: {backends: [" + backends + "]" + pool + "}\n"
+	}
+	tcp, udp := `"tcp://a:1", "tcp://b:1"`, `"udp://a:1", "udp://b:1"`
 	for _, c := range []struct {
 		rule, text string
 		want       string // severity, or nothing
 	}{
+		{"hash_client_ip", sessions("tcp", tcp, ", balance: maglev"), ""},
+		{"hash_client_ip", sessions("udp", udp, ", balance: maglev, hash: {bounded_load: off}"), ""},
+		{"hash_unbounded", sessions("tcp", tcp, ", balance: maglev, hash: {bounded_load: off}"), "note"},
+		{"hash_unbounded", sessions("tcp", tcp, ", balance: maglev"), ""},
+		{"drain_spread", sessions("tcp", tcp, ", drain: {deadline: 4s}"), "warning"},
+		{"drain_spread", sessions("tcp", tcp, ", drain: {deadline: 5s}"), ""},
+		{"drain_spread", sessions("tcp", tcp, ", drain: {deadline: none}"), ""},
+		{"drain_spread", base("", "", ", drain: {deadline: 4s}"), ""}, // requests end by themselves
+		{"mixed_schemes", sessions("tcp", `"tls://a:1", "tls://b:1"`, ""), ""},
+		{"mixed_schemes", sessions("tcp", `"tls://a:1", "tcp://b:1"`, ""), "warning"},
+		{"tls_unused", sessions("tcp", `"tls://a:1"`, ", tls: {server_name: a.example}"), ""},
+		{"tls_unused", sessions("tcp", `"tcp://a:1"`, ", tls: {server_name: a.example}"), "warning"},
 		{"grace_short", base("grace: 27s", "", ""), ""},
 		{"grace_short", base("grace: 26999ms", "", ""), "error"},
 		{"front_detection", base("front: {interval: 5s, fall: 2}", "", ""), ""},
