@@ -76,18 +76,21 @@ func (s *flows) Enter(client netip.Addr) (l4.Place, l4.Admission) {
 func (s *flows) Leave(client netip.Addr, p l4.Place) { s.ln.LeaveFlow(client, listen.Place(p)) }
 
 // Refuse implements l4.Doorkeeper.
-func (s *flows) Refuse(why l4.Admission) {
+func (s *flows) Refuse(client netip.AddrPort, why l4.Admission) {
 	switch why {
 	case l4.FullProcess:
-		s.ln.RefuseFlow(listen.ProcessLimit)
+		s.ln.RefuseFlow(client, listen.ProcessLimit)
 	case l4.FullClient:
-		s.ln.RefuseFlow(listen.ClientLimit)
+		s.ln.RefuseFlow(client, listen.ClientLimit)
 	case l4.NoMemory:
-		s.ln.RefuseFlow(listen.NoMemory)
+		s.ln.RefuseFlow(client, listen.NoMemory)
 	default:
-		s.ln.RefuseFlow(listen.ListenerLimit)
+		s.ln.RefuseFlow(client, listen.ListenerLimit)
 	}
 }
+
+// Evict implements l4.Doorkeeper.
+func (s *flows) Evict(client netip.AddrPort) { s.ln.EvictFlow(client) }
 
 // binds are the addresses of a listener as sockets are checked by.
 func binds(l *config.Listener) []string {

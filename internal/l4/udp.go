@@ -52,7 +52,9 @@ type Doorkeeper interface {
 	// Leave gives it back.
 	Leave(client netip.Addr, p Place)
 	// Refuse counts a flow that got none.
-	Refuse(why Admission)
+	Refuse(client netip.AddrPort, why Admission)
+	// Evict says that the flow of a client was ended to make room for another.
+	Evict(client netip.AddrPort)
 }
 
 // FlowSessions are the open flows of a process, so that they can be counted and

@@ -64,8 +64,10 @@ func TestFlowsYoungOnesMakeRoom(t *testing.T) {
 	for i := range 8 {
 		asks(t, r.client(), fmt.Sprint("another ", i))
 	}
-	if n := r.s.Counts().Evicted; n != 8 {
-		t.Errorf("%d flows made room, want 8", n)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n := r.s.Counts().Evicted; n != 8 || len(r.evicted) != 8 {
+		t.Errorf("%d flows made room, and %v was told of, want 8", n, r.evicted)
 	}
 }
 

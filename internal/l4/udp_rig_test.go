@@ -38,6 +38,7 @@ type flowRig struct {
 	full    Admission // what more of them hear; 0: FullListener
 	entered int
 	refused []Admission
+	evicted []netip.AddrPort
 	targets []*upstream.Target
 	bugs    []string
 	known   map[*Flow]bool
@@ -198,8 +199,14 @@ func (r *flowRig) bug(where string, v any) {
 	r.bugs = append(r.bugs, fmt.Sprintf("%s: %v", where, v))
 }
 
-// Refuse, Enter and Leave implement Doorkeeper.
-func (r *flowRig) Refuse(why Admission) {
+// Evict, Refuse, Enter and Leave implement Doorkeeper.
+func (r *flowRig) Evict(client netip.AddrPort) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.evicted = append(r.evicted, client)
+}
+
+func (r *flowRig) Refuse(_ netip.AddrPort, why Admission) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.refused = append(r.refused, why)

@@ -27,7 +27,7 @@ func (l *flowLoop) admit(p *port, own *Flows, client netip.AddrPort) (Place, boo
 			}
 			l.evictElsewhere(nil, &own.opt.Relay.loose)
 		}
-		own.opt.Door.Refuse(why)
+		own.opt.Door.Refuse(client, why)
 		return Place{}, false
 	}
 }
@@ -47,6 +47,7 @@ func (l *flowLoop) evict(own *Flows) bool {
 		return false
 	}
 	spare.own.evicted.Add(1)
+	spare.own.opt.Door.Evict(spare.key.from())
 	l.finish(spare, over{evicted: true})
 	return true
 }

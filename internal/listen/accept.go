@@ -33,9 +33,8 @@ const (
 // door is where one socket's connections come in. Its methods may be called by
 // several goroutines at once, where the socket is lent.
 type door struct {
-	l      *Listener
-	shut   atomic.Int32           // refused since the last rest
-	logged [refusals]atomic.Int64 // when it was last: Unix ns
+	l    *Listener
+	shut atomic.Int32 // refused since the last rest
 }
 
 // accepted admits a connection or refuses it, and then may rest. A listener that
@@ -67,7 +66,7 @@ func (d *door) accepted(nc net.Conn, t *turn) bool {
 
 // turnAway refuses a connection, and counts those after which accepting rests.
 func (d *door) turnAway(set *settings, nc net.Conn, why Refusal) {
-	d.note(set, why, "connection refused at a ceiling", "open", d.l.Connections(), "process", set.opt.Gate.Open())
+	d.l.note(set, why, "connection refused at a ceiling", "peer", addrPort(nc.RemoteAddr()), "open", d.l.Connections(), "process", set.opt.Gate.Open())
 	d.l.refuse(set, nc, why)
 	if why != ClientLimit { // one client's excess is no reason to make others wait
 		d.shut.Add(1)
@@ -81,7 +80,7 @@ func (d *door) failed(err error) {
 		d.l.files.Look()
 		d.l.set.Load().relieved() // those who wait come in with what that gave
 	}
-	d.note(d.l.set.Load(), why, "cannot accept", "error", err)
+	d.l.note(d.l.set.Load(), why, "cannot accept", "error", err)
 }
 
 // whyFailed is what an accept that did not work counts as.
@@ -92,13 +91,21 @@ func whyFailed(err error) Refusal {
 	return AcceptFailed
 }
 
-func (d *door) note(set *settings, r Refusal, msg string, args ...any) {
-	l := d.l
+// note counts who was not let in; one in a while is logged.
+func (l *Listener) note(set *settings, r Refusal, msg string, args ...any) {
 	l.count(set, r)
-	now, last := time.Now().UnixNano(), d.logged[r].Load()
-	if now-last >= int64(logEvery) && d.logged[r].CompareAndSwap(last, now) {
+	if l.saidRefused[r].now() {
 		set.opt.Logger.Warn(msg, append([]any{"listener", set.opt.Name, "reason", r.String(), "total", l.refused[r].Load()}, args...)...)
 	}
+}
+
+// seldom is when something was logged last: Unix ns. The zero value is never.
+type seldom struct{ at atomic.Int64 }
+
+// now reports that it is to be logged again, to one of those who ask at once.
+func (s *seldom) now() bool {
+	now, last := time.Now().UnixNano(), s.at.Load()
+	return now-last >= int64(logEvery) && s.at.CompareAndSwap(last, now)
 }
 
 // admit judges one accepted connection; fd is -1 where it has no descriptor.

@@ -5,6 +5,7 @@ package listen
 import (
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
 	"strings"
@@ -85,12 +86,16 @@ func TestCeilingRests(t *testing.T) {
 }
 
 func TestPerClient(t *testing.T) {
-	l := start(t, Options{MaxPerClient: 2, Bind: []string{"127.0.0.1:0"}}, echoing)
+	var logs syncBuffer
+	l := start(t, Options{MaxPerClient: 2, Bind: []string{"127.0.0.1:0"}, Logger: slog.New(slog.NewTextHandler(&logs, nil))}, echoing)
 	one, two := dial(t, l), dial(t, l)
 	echo(t, one, "1")
 	echo(t, two, "2")
 	if got := refusedAt(t, l); !strings.HasPrefix(got, "HTTP/1.1 503") {
 		t.Errorf("third of one client: %q", got)
+	}
+	if s := logs.String(); !strings.Contains(s, "reason=client_limit total=1 peer=127.0.0.1:") {
+		t.Errorf("the log does not say whom: %s", s)
 	}
 	other := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
 	c, err := other.Dial("tcp", l.Addrs()[0].String())

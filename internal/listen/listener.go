@@ -36,11 +36,14 @@ type Listener struct {
 	shaken  [handshakes]atomic.Int64
 	shaking atomic.Int64
 	headers [headers]atomic.Int64 // of PROXY headers
-	// headerSaid is when an outcome was logged last: Unix ns.
-	headerSaid [headers]atomic.Int64
-	room       room
-	clients    clients
-	flowSaid   flowSaid
+	room    room
+	clients clients
+
+	// Of what may happen in every moment, one in a while is logged.
+	saidRefused [refusals]seldom
+	saidHeader  [headers]seldom
+	saidEvicted seldom
+	evicted     atomic.Int64 // flows that made room
 
 	watching sync.WaitGroup // the watch of certificates
 	handlers sync.WaitGroup // handlers that have not returned, refused connections that linger

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -282,5 +281,3 @@ type PacketServer interface {
 	// Stop is called when the last of them is closed for new flows.
 	Stop()
 }
-
-type flowSaid [refusals]atomic.Int64 // when a refusal was logged last: Unix ns

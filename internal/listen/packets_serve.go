@@ -2,10 +2,7 @@
 
 package listen
 
-import (
-	"net/netip"
-	"time"
-)
+import "net/netip"
 
 // ServePackets is Serve for a listener with Options.Packets: it returns nil after
 // Stop; flows go on. Call it once.
@@ -102,14 +99,17 @@ func (l *Listener) LeaveFlow(client netip.Addr, p Place) {
 	l.leave(set, client, p.Counted)
 }
 
-// RefuseFlow counts a flow that got no place; one in a while is logged.
-func (l *Listener) RefuseFlow(why Refusal) {
+// RefuseFlow counts a flow of a client that got no place; one in a while is logged.
+func (l *Listener) RefuseFlow(client netip.AddrPort, why Refusal) {
 	set := l.set.Load()
-	l.count(set, why)
-	now := time.Now().UnixNano()
-	last := l.flowSaid[why].Load()
-	if now-last >= int64(logEvery) && l.flowSaid[why].CompareAndSwap(last, now) {
-		set.opt.Logger.Warn("flow refused at a ceiling", "listener", set.opt.Name, "reason", why.String(),
-			"total", l.refused[why].Load(), "open", l.Connections(), "process", set.opt.Gate.Open())
+	l.note(set, why, "flow refused at a ceiling", "client", client, "open", l.Connections(), "process", set.opt.Gate.Open())
+}
+
+// EvictFlow says that a flow of a client was ended to make room; one in a while is
+// logged.
+func (l *Listener) EvictFlow(client netip.AddrPort) {
+	total := l.evicted.Add(1)
+	if set := l.set.Load(); l.saidEvicted.now() {
+		set.opt.Logger.Warn("flow ended to make room for others", "listener", set.opt.Name, "total", total, "client", client, "open", l.Connections(), "process", set.opt.Gate.Open())
 	}
 }

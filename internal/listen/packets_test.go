@@ -4,6 +4,7 @@ package listen
 
 import (
 	"errors"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -177,5 +178,29 @@ func TestPacketsLeaveRoom(t *testing.T) {
 	}
 	if n := gate.flows.Load(); n != 0 {
 		t.Errorf("%d flows are counted that are no more", n)
+	}
+}
+
+// TestPacketsSaid: who gets no place and who has to leave it is said once in a while.
+func TestPacketsSaid(t *testing.T) {
+	var logs syncBuffer
+	l := start(t, Options{Name: "dns", Logger: slog.New(slog.NewTextHandler(&logs, nil))}, echoing)
+	for i := range 3 {
+		client := netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), uint16(1000+i))
+		l.EvictFlow(client)
+		l.RefuseFlow(client, ListenerLimit)
+		l.RefuseFlow(client, ClientLimit)
+	}
+	for _, want := range []string{
+		`msg="flow ended to make room for others" listener=dns total=1 client=192.0.2.1:1000`,
+		`msg="flow refused at a ceiling" listener=dns reason=listener_limit total=1 client=192.0.2.1:1000`,
+		`msg="flow refused at a ceiling" listener=dns reason=client_limit total=1 client=192.0.2.1:1000`,
+	} {
+		if n := strings.Count(logs.String(), want); n != 1 {
+			t.Errorf("%d times: %s\n%s", n, want, logs.String())
+		}
+	}
+	if n := strings.Count(logs.String(), "\n"); n != 3 {
+		t.Errorf("%d lines", n)
 	}
 }

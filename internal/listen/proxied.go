@@ -104,10 +104,10 @@ func (l *Listener) noteHeader(set *settings, o HeaderOutcome, peer netip.AddrPor
 	if o.served() {
 		return
 	}
-	level, now := slog.LevelWarn, time.Now().UnixNano()
+	level := slog.LevelWarn
 	if o == HeaderClosed {
 		level = slog.LevelDebug // checks of TCP do so every few seconds
-	} else if was := l.headerSaid[o].Load(); was != 0 && now-was < int64(logEvery) || !l.headerSaid[o].CompareAndSwap(was, now) {
+	} else if !l.saidHeader[o].now() {
 		return
 	}
 	set.opt.Logger.Log(context.Background(), level, "connection closed for its PROXY header", "listener", set.opt.Name,
@@ -134,7 +134,7 @@ func (l *Listener) introduce(set *settings, nc net.Conn, info *Info, by balance.
 		info.Proxied = &Proxied{Peer: peer, Version: h.Version, TLVs: h.TLVs, Checksum: h.Checksum}
 	}
 	if counted, ok = l.clients.enter(info.Remote.Addr(), set.opt.MaxPerClient); !ok {
-		l.count(set, ClientLimit)
+		l.note(set, ClientLimit, "connection refused at a ceiling", "peer", peer, "client", info.Remote, "open", l.Connections(), "process", set.opt.Gate.Open())
 		l.refuse(set, nc, ClientLimit)
 		l.leave(set, netip.Addr{}, false)
 	}

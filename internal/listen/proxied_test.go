@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
 	"path/filepath"
@@ -181,7 +182,8 @@ func TestProxyHeaderTLS(t *testing.T) {
 // TestProxyHeaderPerClient: clients are counted by their own address, and what is
 // refused gives back what it took.
 func TestProxyHeaderPerClient(t *testing.T) {
-	l := start(t, Options{MaxPerClient: 1, Proxy: &ProxyOptions{From: loopback()}}, telling)
+	var logs syncBuffer
+	l := start(t, Options{MaxPerClient: 1, Proxy: &ProxyOptions{From: loopback()}, Logger: slog.New(slog.NewTextHandler(&logs, nil))}, telling)
 	hold := func(header string) net.Conn {
 		c := dial(t, l)
 		_, _ = io.WriteString(c, header)
@@ -196,6 +198,9 @@ func TestProxyHeaderPerClient(t *testing.T) {
 	other := hold(strings.Replace(headerV1, "192.0.2.1", "192.0.2.2", 1))
 	if got := converse(t, dial(t, l), headerV1); !strings.HasPrefix(got, "HTTP/1.1 503") {
 		t.Errorf("a second connection of one client: %q", got)
+	}
+	if s := logs.String(); !strings.Contains(s, "reason=client_limit total=1 peer=127.0.0.1:") || !strings.Contains(s, "client=192.0.2.1:") {
+		t.Errorf("the log does not say whom, and by whom: %s", s)
 	}
 	_ = one.Close()
 	eventually(t, "one has left", func() bool { return l.Connections() == 1 })
