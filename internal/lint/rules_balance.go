@@ -175,7 +175,7 @@ var balanceRules = []Rule{
 		Name: "hash_unbounded", Severity: Warning,
 		Title: "A hot key may overload its backend",
 		Why:   "A hash spreads keys, not load: one popular key brings all its requests to one backend, however loaded. With bounded loads (Mirrokni, Thorup, Zadimoghaddam 2016) a backend above bounded_load times the mean passes the surplus to the next one in the key's own order.",
-		Fix:   "Keep bounded_load at 1.25, or set spill. Where sessions have to stay with their backend, off is right, and limits.connections of the pool is what protects each backend.",
+		Fix:   "Keep bounded_load at 1.25, or set spill. Where sessions have to stay with their backend, off is right, and limits of the pool protect each backend.",
 		find: func(v *view) {
 			v.pools(func(p *config.Pool, at []string) {
 				here := path(at, "hash", "bounded_load")
