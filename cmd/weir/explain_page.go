@@ -86,6 +86,9 @@ func (p *page) explanation(e *admin.Explanation) {
 	}
 	p.wrapped("", fmt.Sprintf("%s %s", q.Method, q.URL))
 	p.wrapped("  ", fmt.Sprintf("%s, on listener %s (%s)", from, q.Listener, e.Source))
+	if e.Assumed != "" {
+		p.wrapped("  ", e.Assumed)
+	}
 	if t := e.Through; t != nil {
 		p.wrapped("  ", fmt.Sprintf("through listener %s, which reads the server name, and whose route %s leads there", t.Listener, t.Route))
 	}
@@ -93,6 +96,9 @@ func (p *page) explanation(e *admin.Explanation) {
 	if a := e.Answer; a != nil {
 		p.line("")
 		head := "weir answers itself: "
+		if p.one == "session" {
+			head = "weir passes it to no backend: "
+		}
 		if a.Status != 0 {
 			head = fmt.Sprintf("weir answers itself, %d %s: ", a.Status, a.Reason)
 		}
@@ -236,7 +242,7 @@ func (p *page) backends(e *admin.ExplainedPool) {
 			more = append(more, fmt.Sprintf("%d of %d %s", c.InFlight, c.Limit, of))
 		}
 		if c.Tunnels > 0 {
-			more = append(more, fmt.Sprintf("%d open tunnels", c.Tunnels))
+			more = append(more, fmt.Sprintf("%d open %s", c.Tunnels, map[string]string{"request": "tunnels", "session": "sessions", "flow": "flows"}[p.one]))
 		}
 		if c.Factor > 0 {
 			more = append(more, fmt.Sprintf("latency %.3g ms, which counts as %.3g times the mean", c.LatencyMS, c.Factor))

@@ -67,7 +67,7 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "weir",
 		Short:         "weir is a load balancer",
-		Long:          "weir balances HTTP requests over backends, checks their health, and drains them without losing a request.\nStart with 'weir demo', or 'weir proxy URL...' for a balancer without a file.",
+		Long:          "weir balances HTTP requests, connections and datagrams over backends, checks their health, and drains them without\nlosing a request.\nStart with 'weir demo', or 'weir proxy URL...' for a balancer without a file.",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args: func(_ *cobra.Command, args []string) error {

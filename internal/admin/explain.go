@@ -85,19 +85,22 @@ type Explanation struct {
 	Source string `json:"source"` // "running", or the file it was read from
 	// Protocol is what the listener takes: http is requests, tcp and sni are sessions,
 	// udp is flows of datagrams.
-	Protocol   string          `json:"protocol"`
-	Generation uint64          `json:"generation,omitempty"`
-	Request    Question        `json:"request"` // with defaults filled in
-	Client     string          `json:"client,omitempty"`
-	Believed   bool            `json:"client_from_headers,omitempty"` // the peer is a trusted proxy
-	Through    *ExplainedFront `json:"through,omitempty"`             // the sni listener that leads to Request.Listener; absent: clients connect there
-	Answer     *OwnAnswer      `json:"answer,omitempty"`              // weir answers itself
-	Routes     []RouteVerdict  `json:"routes,omitempty"`              // in the order in which they are tried
-	Route      string          `json:"route,omitempty"`               // the chosen one
-	Forwarded  []string        `json:"forwarded,omitempty"`           // request line and fields as a backend gets them
-	Pool       *ExplainedPool  `json:"pool,omitempty"`
-	Failing    *ExplainedRetry `json:"on_failure,omitempty"`
-	Limit      *ExplainedLimit `json:"route_limit,omitempty"`
+	Protocol   string   `json:"protocol"`
+	Generation uint64   `json:"generation,omitempty"`
+	Request    Question `json:"request"` // with defaults filled in
+	// Assumed says why the listener was chosen although the URL's port is none of its;
+	// empty: it was named, or is on that port.
+	Assumed   string          `json:"assumed,omitempty"`
+	Client    string          `json:"client,omitempty"`
+	Believed  bool            `json:"client_from_headers,omitempty"` // the peer is a trusted proxy
+	Through   *ExplainedFront `json:"through,omitempty"`             // the sni listener that leads to Request.Listener; absent: clients connect there
+	Answer    *OwnAnswer      `json:"answer,omitempty"`              // weir answers itself
+	Routes    []RouteVerdict  `json:"routes,omitempty"`              // in the order in which they are tried
+	Route     string          `json:"route,omitempty"`               // the chosen one
+	Forwarded []string        `json:"forwarded,omitempty"`           // request line and fields as a backend gets them
+	Pool      *ExplainedPool  `json:"pool,omitempty"`
+	Failing   *ExplainedRetry `json:"on_failure,omitempty"`
+	Limit     *ExplainedLimit `json:"route_limit,omitempty"`
 }
 
 // ExplainedFront is a listener whose route has another one end TLS and go on.

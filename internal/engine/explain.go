@@ -104,11 +104,13 @@ func (x *explainer) explain(q admin.Question) (admin.Explanation, error) {
 	if err != nil {
 		return admin.Explanation{}, err
 	}
-	d, err := x.choose(q.Listener, &u)
+	d, assumed, err := x.choose(q.Listener, &u)
 	if err != nil {
 		return admin.Explanation{}, err
 	}
-	return x.at(q, &u, d, client)
+	out, err := x.at(q, &u, d, client)
+	out.Assumed = assumed
+	return out, err
 }
 
 // at explains what comes to a listener.

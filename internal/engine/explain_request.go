@@ -71,18 +71,25 @@ func serverName(said, authority string) string {
 
 // choose finds the listener: the one that is named, else the one that the URL's
 // port leads to, else the only one of the URL's scheme, else the only one.
-func (x *explainer) choose(name string, u *asked) (*door, error) {
+// assumed says in words that the last but one or the last is so.
+func (x *explainer) choose(name string, u *asked) (d *door, assumed string, err error) {
 	var names, byScheme []string
 	var byPort, only, other *door
-	_, port, err := net.SplitHostPort(u.authority)
-	if err != nil {
+	_, port, noPort := net.SplitHostPort(u.authority)
+	if noPort != nil {
 		port = map[string]string{"http": "80", "https": "443"}[u.scheme]
+	} else {
+		who := "no listener"
+		if u.scheme != "" {
+			who += " that takes " + u.scheme + "://"
+		}
+		assumed = who + " is on port " + port + "; this is the only one"
 	}
 	for i := range x.doors {
 		d := &x.doors[i]
 		names = append(names, d.cfg.Name)
 		if d.cfg.Name == name {
-			return d, nil
+			return d, "", nil
 		}
 		if len(d.bound) == 0 {
 			continue // nobody connects there
@@ -100,19 +107,19 @@ func (x *explainer) choose(name string, u *asked) (*door, error) {
 	}
 	switch {
 	case name != "":
-		return nil, unclear("there is no listener %q; there is %s", name, strings.Join(names, ", "))
+		return nil, "", unclear("there is no listener %q; there is %s", name, strings.Join(names, ", "))
 	case byPort != nil:
-		return byPort, nil
+		return byPort, "", nil
 	case len(byScheme) == 1:
-		return only, nil
+		return only, assumed, nil
 	case len(x.doors) == 1:
-		return &x.doors[0], nil
+		return &x.doors[0], assumed, nil
 	case other != nil:
-		return nil, unclear("listener %s, which is on that port, is asked about by %s://HOST:PORT", other.cfg.Name, other.scheme())
+		return nil, "", unclear("listener %s, which is on that port, is asked about by %s://HOST:PORT", other.cfg.Name, other.scheme())
 	case u.scheme == "":
-		return nil, unclear("name the listener (--listener), as a path alone says no port: there is %s", strings.Join(names, ", "))
+		return nil, "", unclear("name the listener (--listener), as a path alone says no port: there is %s", strings.Join(names, ", "))
 	default:
-		return nil, unclear("name the listener (--listener), as none is on that port: there is %s", strings.Join(names, ", "))
+		return nil, "", unclear("name the listener (--listener), as none is on that port: there is %s", strings.Join(names, ", "))
 	}
 }
 

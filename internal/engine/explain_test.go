@@ -293,3 +293,32 @@ pools: {app: {backends: ["http://10.0.0.1:80"]}}
 		}
 	}
 }
+
+// Where no listener is on the port, and one is answered for all the same, that is said.
+func TestExplainAssumed(t *testing.T) {
+	text := `listeners:
+  web: {bind: "127.0.0.1:8081", pool: app}
+  db: {bind: "127.0.0.1:5432", protocol: tcp, pool: db}
+pools: {app: {backends: ["http://10.0.0.1:80"]}, db: {backends: ["tcp://10.0.0.2:5432"]}}
+`
+	plan, err := config.Parse("t.yaml", []byte(text), func(string) (string, bool) { return "", false })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		url, listener, on, want string
+	}{
+		{"http://shop.example/", "", "web", ""},
+		{"http://shop.example:8081/", "", "web", ""},
+		{"http://shop.example:81/", "", "web", "no listener that takes http:// is on port 81; this is the only one"},
+		{"http://shop.example:5432/", "", "web", "no listener that takes http:// is on port 5432; this is the only one"},
+		{"http://shop.example:81/", "web", "web", ""},
+		{"tcp://db.example:5432", "", "db", ""},
+		{"tcp://db.example:6380", "", "db", "no listener that takes tcp:// is on port 6380; this is the only one"},
+	} {
+		x, err := ExplainPlan(plan, admin.Question{URL: c.url, Listener: c.listener})
+		if err != nil || x.Request.Listener != c.on || x.Assumed != c.want {
+			t.Errorf("%s: listener %q, assumed %q, error %v", c.url, x.Request.Listener, x.Assumed, err)
+		}
+	}
+}
