@@ -239,7 +239,11 @@ func (p *page) failuresOf(f *admin.PoolFailures, meanings map[string]admin.Meani
 			p.line("      %s %s%s", r.Method, r.Host, cut(r.Path, max(pageWidth-8-len(r.Method)-len(r.Host), 16)))
 		}
 		if r.session() && r.From != "" {
-			p.line("      from %s on listener %s", r.From, r.At)
+			asked := ""
+			if r.Host != "" {
+				asked = ", which asked for " + r.Host
+			}
+			p.line("      from %s on listener %s%s", r.From, r.At, cut(asked, pageWidth))
 		}
 		var more []string
 		for _, t := range r.Tried {

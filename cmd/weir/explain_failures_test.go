@@ -107,7 +107,7 @@ func TestFailuresOfAPoolWithNobody(t *testing.T) {
 func TestFailuresOfSessions(t *testing.T) {
 	f := &admin.Failures{
 		Pools: []admin.PoolFailures{{Pool: "app", Failed: 3, Requests: []json.RawMessage{
-			json.RawMessage(`{"time":"2026-01-02T10:00:00Z","proto":"tcp","listener":"db","client":"192.0.2.7","reason":"reset_before_response","backend":"b:1","sent":true,"duration_ms":3}`),
+			json.RawMessage(`{"time":"2026-01-02T10:00:00Z","proto":"sni","host":"db.example.com","listener":"db","client":"192.0.2.7","reason":"reset_before_response","backend":"b:1","sent":true,"duration_ms":3}`),
 			json.RawMessage(`{"time":"2026-01-02T10:00:00Z","proto":"udp","listener":"dns","client":"192.0.2.8","reason":"response_timeout","backend":"b:2","duration_ms":30000}`),
 			json.RawMessage(`{"time":"2026-01-02T10:00:00Z","proto":"HTTP/1.1","method":"POST","host":"h","path":"/p","status":502,"reason":"reset_before_response","backend":"b:1","sent":true,"duration_ms":3,"detail":"not repeated: the method may not be sent twice without an Idempotency-Key"}`),
 		}}},
@@ -120,8 +120,8 @@ func TestFailuresOfSessions(t *testing.T) {
 	p := page{w: &b, now: time.Date(2026, 1, 2, 11, 0, 5, 0, time.UTC)}
 	p.failures(f)
 	for _, want := range []string{
-		"1 x tcp reset_before_response on b:1, last at 10:00:00\n      of a session\n", "1 x udp response_timeout on b:2, last at 10:00:30\n      of a flow\n",
-		"1 x 502 reset_before_response on b:1, last at 10:00:00\n      of a request\n", "from 192.0.2.7 on listener db\n", "from 192.0.2.8 on listener dns\n",
+		"1 x sni reset_before_response on b:1, last at 10:00:00\n      of a session\n", "1 x udp response_timeout on b:2, last at 10:00:30\n      of a flow\n",
+		"1 x 502 reset_before_response on b:1, last at 10:00:00\n      of a request\n", "from 192.0.2.7 on listener db, which asked for db.example.com\n", "from 192.0.2.8 on listener dns\n",
 		"10:00:30.000 udp response_timeout 30s\n", "not repeated: the method may not be", "POST h/p",
 	} {
 		if !strings.Contains(b.String(), want) {

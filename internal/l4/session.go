@@ -190,8 +190,11 @@ func (s *Session) judge(e end) (reason message.Reason, detail string) {
 
 // said puts an error into a few words.
 func said(errno syscall.Errno) string {
-	if errno == 0 {
+	switch errno {
+	case 0:
 		return ""
+	case syscall.ENOTCONN, syscall.EPIPE: // of a side that reset what weir had not read of yet
+		return "closed before it had everything"
 	}
 	return fmt.Sprint(errno)
 }
