@@ -19,7 +19,7 @@ import (
 // lines of the text that follows it, in order; "…" stands for anything.
 func TestDebuggingDocument(t *testing.T) {
 	t.Parallel()
-	runDocument(t, "../docs/debugging.md", 13, networkWithHole)
+	runDocument(t, "../docs/debugging.md", 14, networkWithHole)
 }
 
 // networkWithHole gives a network namespace an address behind which nobody is,

@@ -83,7 +83,7 @@ func newRoot() *cobra.Command {
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(
 		newRun(), newProxy(), newBackend(), newDemo(), newCheck(),
-		newStatus(), newTop(), newAdminWord("drain"), newAdminWord("enable"), newAdminWord("disable"), newWeight(), newAdd(), newRemove(),
+		newStatus(), newSessions(), newTop(), newAdminWord("drain"), newAdminWord("enable"), newAdminWord("disable"), newWeight(), newAdd(), newRemove(),
 		newSim(), newVersion(), newReload(), newUpgrade(), newExplain(), newEvents(), newDebug(), newDoctor(),
 	)
 	markUse(root)

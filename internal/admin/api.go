@@ -140,6 +140,8 @@ func refused(w http.ResponseWriter, err error) {
 	switch {
 	case errors.Is(err, ErrUnknownPool):
 		problem(w, http.StatusNotFound, CodeUnknownPool, err.Error())
+	case errors.Is(err, ErrUnknownListener):
+		problem(w, http.StatusNotFound, CodeUnknownListener, err.Error())
 	case errors.Is(err, ErrUnknownBackend):
 		problem(w, http.StatusNotFound, CodeUnknownBackend, err.Error())
 	case errors.Is(err, ErrBadBackend):

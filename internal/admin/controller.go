@@ -27,9 +27,10 @@ type Controller interface {
 
 // Errors that a Controller returns, possibly wrapped.
 var (
-	ErrUnknownPool    = errors.New("no such pool")
-	ErrUnknownBackend = errors.New("no such backend")
-	ErrBadPatch       = errors.New("cannot be applied")
+	ErrUnknownPool     = errors.New("no such pool")
+	ErrUnknownBackend  = errors.New("no such backend")
+	ErrUnknownListener = errors.New("no such listener")
+	ErrBadPatch        = errors.New("cannot be applied")
 )
 
 // Status says what is running.

@@ -28,20 +28,21 @@ func (p *Problem) Error() string {
 
 // The codes of problems.
 const (
-	CodeBadHost        = "bad_host"
-	CodeCrossOrigin    = "cross_origin"
-	CodeNotJSON        = "not_json"
-	CodeBadBody        = "bad_body"
-	CodeBadPatch       = "bad_patch"
-	CodeUnauthorized   = "unauthorized"
-	CodeForbidden      = "forbidden"
-	CodeNotFound       = "not_found"
-	CodeBadMethod      = "method_not_allowed"
-	CodeUnknownPool    = "unknown_pool"
-	CodeUnknownBackend = "unknown_backend"
-	CodeBadQuestion    = "bad_question"
-	CodeTooMany        = "too_many"
-	CodeInternal       = "internal"
+	CodeBadHost         = "bad_host"
+	CodeCrossOrigin     = "cross_origin"
+	CodeNotJSON         = "not_json"
+	CodeBadBody         = "bad_body"
+	CodeBadPatch        = "bad_patch"
+	CodeUnauthorized    = "unauthorized"
+	CodeForbidden       = "forbidden"
+	CodeNotFound        = "not_found"
+	CodeBadMethod       = "method_not_allowed"
+	CodeUnknownPool     = "unknown_pool"
+	CodeUnknownBackend  = "unknown_backend"
+	CodeUnknownListener = "unknown_listener"
+	CodeBadQuestion     = "bad_question"
+	CodeTooMany         = "too_many"
+	CodeInternal        = "internal"
 )
 
 func problem(w http.ResponseWriter, status int, code, detail string) {

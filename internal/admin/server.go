@@ -78,6 +78,7 @@ func Listen(opt Options) (*Server, error) {
 	api{opt.Controller}.register(mux)
 	api{opt.Controller}.registerConfig(mux, g.profiling())
 	api{opt.Controller}.registerExplain(mux)
+	api{opt.Controller}.registerSessions(mux)
 	registerUpgrade(mux, opt.Controller, g.profiling())
 	feeds := new(followers)
 	closing := registerFeed(mux, opt.Controller, feeds)

@@ -24,6 +24,7 @@ type stream struct {
 	// Constant.
 	backend *balance.Backend
 	since   balance.Instant
+	facts   observe.LongLived
 
 	mu  sync.Mutex          // guards the rest
 	up  Upstream            // nil: the exchange has let go of it
@@ -83,7 +84,7 @@ func (e *exchange) enroll() {
 	if !e.streams || e.stream != nil || e.now.Sub(e.sentAt)-e.rec.FirstByte < watchAfter {
 		return
 	}
-	e.stream = &stream{backend: e.backend, since: e.sentAt, up: e.up}
+	e.stream = &stream{backend: e.backend, since: e.sentAt, facts: e.facts("stream"), up: e.up}
 	e.x.tunnels.Enter(e.stream)
 }
 

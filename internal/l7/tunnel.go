@@ -86,7 +86,7 @@ func (e *exchange) slim() {
 // tunnel moves bytes until both ends have finished, or weir ends it.
 func (e *exchange) tunnel(client, server *netconn.Conn, early, first []byte) Failure {
 	t := &tunnel{
-		backend: e.backend, since: e.now, client: client, server: server,
+		backend: e.backend, since: e.now, facts: e.facts("tunnel"), client: client, server: server,
 		idle: e.rt.Timeouts.TunnelIdle, ends: e.tunnelEnds(),
 	}
 	t.claimed = func() { e.x.tunnels.forget(t) }

@@ -30,6 +30,7 @@ type tunnel struct {
 	// Constant.
 	backend *balance.Backend
 	since   balance.Instant
+	facts   observe.LongLived
 	idle    time.Duration   // 0: no bound
 	ends    balance.Instant // its greatest age; 0: none
 	// A side may be a stream of HTTP/2 that poses as a connection: then nothing is

@@ -28,6 +28,7 @@ const (
 type LongLived interface {
 	Backend() *balance.Backend
 	Since() balance.Instant
+	Facts() observe.LongLived
 	// End asks it to end, and allows its peers so long to answer where they are
 	// told first. It does not wait.
 	End(why observe.TunnelCause, wait time.Duration)
