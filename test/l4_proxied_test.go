@@ -37,6 +37,12 @@ func summed(h string, right bool) string {
 // it ever got.
 func sayer(t *testing.T) (addr string, got *output) {
 	t.Helper()
+	return sayerOver(t, func(c net.Conn) (net.Conn, error) { return c, nil })
+}
+
+// sayerOver is one that makes of each connection what it is to be heard over.
+func sayerOver(t *testing.T, over func(net.Conn) (net.Conn, error)) (addr string, got *output) {
+	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +57,9 @@ func sayer(t *testing.T) (addr string, got *output) {
 			}
 			go func() {
 				defer c.Close()
-				_, _ = io.Copy(io.MultiWriter(got, c), c)
+				if c, err := over(c); err == nil {
+					_, _ = io.Copy(io.MultiWriter(got, c), c)
+				}
 			}()
 		}
 	}()

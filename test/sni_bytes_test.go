@@ -120,16 +120,36 @@ pools: {p: {backends: ["tcp://%s"], health: {active: off}}}
 // names no server, reaches the one that its session leads to, where weir has ended the
 // session's TLS, too.
 func TestCancelWhereTLSEnds(t *testing.T) {
-	const cancel = "\x00\x00\x00\x10\x04\xd2\x16\x2e\x00\x00\x00\x01\x00\x00\x00\x02"
-	back, got := sayer(t)
 	ca, dir := weirtest.NewAuthority(t), t.TempDir()
-	cert, key := ca.Write(dir, "db", ca.Issue("db.test"))
+	own := ca.Issue("db.test")
+	cert, key := ca.Write(dir, "db", own)
+	back, got := sayer(t)
+	t.Run("to a backend in clear", func(t *testing.T) {
+		cancels(t, ca, cert, key, fmt.Sprintf("backends: [%q]", "tcp://"+back), got)
+	})
+	// One that has TLS, and wants a PROXY header before that.
+	inTLS, got := sayerOver(t, func(c net.Conn) (net.Conn, error) {
+		for b := make([]byte, 1); b[0] != '\n'; {
+			if _, err := c.Read(b); err != nil {
+				return nil, err
+			}
+		}
+		return tls.Server(c, &tls.Config{Certificates: []tls.Certificate{own}}), nil
+	})
+	t.Run("to a backend with TLS and a PROXY header", func(t *testing.T) {
+		cancels(t, ca, cert, key, fmt.Sprintf("backends: [%q], send_proxy_protocol: v1, tls: {ca: %q, server_name: db.test}", "tls://"+inTLS, ca.WritePool(dir)), got)
+	})
+}
+
+// cancels opens a session, and cancels what it is at.
+func cancels(t *testing.T, ca *weirtest.Authority, cert, key, pool string, got *output) {
+	const cancel = "\x00\x00\x00\x10\x04\xd2\x16\x2e\x00\x00\x00\x01\x00\x00\x00\x02"
 	w := startRun(t, fmt.Sprintf(`admin: {bind: "${ADMIN}"}
 listeners:
   front: {bind: "${LISTEN}", protocol: sni, routes: [{match: {sni: db.test}, starttls: postgres, listener: db}]}
   db: {protocol: tcp, tls: {certificates: [{cert: %q, key: %q}]}, pool: p}
-pools: {p: {backends: ["tcp://%s"], health: {active: off}}}
-`, cert, key, back))
+pools: {p: {%s, health: {active: off}}}
+`, cert, key, pool))
 	raw := dialClient(t, w.addr)
 	_, _ = io.WriteString(raw, "\x00\x00\x00\x08\x04\xd2\x16\x2f")
 	hears(t, raw, "S")

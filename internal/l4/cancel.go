@@ -14,6 +14,7 @@ import (
 	"github.com/weirlb/weir/internal/message"
 	"github.com/weirlb/weir/internal/netconn"
 	"github.com/weirlb/weir/internal/observe"
+	"github.com/weirlb/weir/internal/upstream"
 )
 
 // PostgreSQL ends a query by a connection of its own, which names the session by a
@@ -118,15 +119,20 @@ func (p *Proxy) cancelAt(b *balance.Backend, rt *Route, ci *Client, request []by
 	if t == nil {
 		return false
 	}
-	nc, _, err := t.Open(clock.Now(), by, p.quit)
+	var as upstream.Opening
+	text := request
+	switch h := rt.ProxyHeader; {
+	case h == nil:
+	case t.Secure(): // before TLS, as that of the session
+		as.Header = h(nil, ci)
+	default:
+		text = append(h(nil, ci), request...)
+	}
+	nc, _, err := t.OpenWith(clock.Now(), by, p.quit, as)
 	if err != nil {
 		return false
 	}
 	defer nc.Close() //nolint:errcheck // there is nothing more to be had from it
-	text := request
-	if h := rt.ProxyHeader; h != nil {
-		text = append(h(nil, ci), request...)
-	}
 	nc.SetWriteDeadline(by)
 	nc.SetReadDeadline(by)
 	if _, err := nc.Write(text); err != nil {

@@ -28,7 +28,7 @@ func (o *opening) askTLS(nc *netconn.Conn, by balance.Instant) failure {
 	defer nc.SetWriteDeadline(0)
 	request := clienthello.SSLRequest()
 	text := request[:]
-	if h := o.rt.ProxyHeader; h != nil {
+	if h := o.rt.ProxyHeader; h != nil && !o.introduced {
 		text = append(h(nil, &o.s.cl), text...)
 	}
 	var answer [1]byte // and not a byte more: what follows is not for us
