@@ -7,6 +7,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/weirlb/weir/internal/clock"
@@ -110,6 +111,8 @@ func inTLS(err error, server *netconn.Conn) string {
 // endOf says how a conversation ended.
 func (s *Session) endOf(err error, server *netconn.Conn, ripe bool) end {
 	var t *netconn.TunnelError
+	var errno syscall.Errno
+	errors.As(err, &errno)
 	switch {
 	case err == nil:
 		return end{how: endDone}
@@ -124,8 +127,8 @@ func (s *Session) endOf(err error, server *netconn.Conn, ripe bool) end {
 	case s.cut():
 		return end{how: endTold}
 	case errors.As(err, &t) && t.Conn == server:
-		return end{how: endReset, side: backend}
+		return end{endReset, backend, errno}
 	default:
-		return end{how: endReset, side: client}
+		return end{endReset, client, errno}
 	}
 }

@@ -227,7 +227,9 @@ func TestSecureBackendEnds(t *testing.T) {
 		hear(t, c, "x")
 		say(t, c, "y")
 		ends(t, c, true)
-		r.want(message.ResetMidResponse, 1, 1)
+		if rec := r.want(message.ResetMidResponse, 1, 1); rec.Detail != "connection reset by peer" {
+			t.Errorf("the detail is %q", rec.Detail)
+		}
 	})
 	t.Run("no closing alert", func(t *testing.T) {
 		r := newRig(t, []string{secured(t, &tls.Config{Certificates: own}, func(c *tls.Conn) { _, _ = io.WriteString(c, "x") })}, verified(ca))
