@@ -256,6 +256,17 @@ func TestSecureBackendEnds(t *testing.T) {
 		ends(t, r.dial(), false)
 		r.want(message.StreamIdleTimeout, 0, 0)
 	})
+	t.Run("total", func(t *testing.T) {
+		r := newRig(t, []string{secured(t, &tls.Config{Certificates: own}, echoTLS)}, func(r *rig, c *pool.Config) {
+			verified(ca)(r, c)
+			r.rt.Total = 200 * time.Millisecond
+		})
+		c := r.dial()
+		say(t, c, "x")
+		hear(t, c, "x")
+		ends(t, c, true)
+		r.want(message.MaxAge, 1, 1)
+	})
 	t.Run("told", func(t *testing.T) {
 		r := newRig(t, []string{secured(t, &tls.Config{Certificates: own}, echoTLS)}, verified(ca))
 		c := r.dial()
