@@ -50,12 +50,15 @@ func (w *ways) dial(way string) (net.Conn, error) {
 			_, err = io.WriteString(c, "PROXY TCP4 192.0.2.7 198.51.100.7 5 4433\r\n")
 		}
 		return c, err
-	default:
-		return net.Dial("tcp", w.at["lines"])
+	default: // lines and inner
+		return net.Dial("tcp", w.at[way])
 	}
 }
 
-var allWays = []string{"lines", "named", "ended", "proxied", "unix"}
+var allWays = []string{"lines", "named", "ended", "inner", "proxied", "unix"}
+
+// ofSecure are the ways to backends that have TLS: the client's own, and weir's.
+var ofSecure = []string{"named", "inner"}
 
 // open opens so many sessions of each way, and returns them.
 func (w *ways) open(n int, only ...string) []*told {
@@ -128,7 +131,7 @@ func (w *ways) lines(texts ...string) int {
 // no more: it is said why each ended, and no backend is blamed.
 func TestSessionsOverChangesLong(t *testing.T) {
 	w := &ways{ca: weirtest.NewAuthority(t), at: map[string]string{}}
-	for _, name := range []string{"lines", "front", "proxied"} {
+	for _, name := range []string{"lines", "front", "inner", "proxied"} {
 		w.at[name] = freeAddr(t)
 	}
 	secure := &tls.Config{Certificates: []tls.Certificate{w.ca.Issue("pass.test")}}
@@ -136,6 +139,7 @@ func TestSessionsOverChangesLong(t *testing.T) {
 	s1, s2 := startSecureTalker(t, secure), startSecureTalker(t, secure)
 	files := t.TempDir()
 	cert, key := w.ca.Write(files, "ended", w.ca.Issue("ended.test"))
+	authority := w.ca.WritePool(files)
 	urls := func(all ...*talker) string {
 		var out []string
 		for _, s := range all {
@@ -159,10 +163,12 @@ listeners:
     protocol: sni
     routes: [{match: {sni: pass.test}, pool: secure}, {match: {sni: ended.test}, listener: ended}]
   ended: {protocol: tcp, tls: {certificates: [{cert: %[5]q, key: %[6]q}]}, pool: POOL}
+  inner: {bind: %[11]q, protocol: tcp, pool: inner, timeouts: {idle: %[3]s}}
 %[7]spools:
   POOL: {balance: %[8]s, backends: [%[9]s], slow_start: {window: none}, health: {active: {interval: 1s, fast_interval: 200ms, rise: 1}}, drain: {deadline: 3s, spread: 500ms}}
   secure: {balance: %[8]s, backends: [%[10]s], health: {active: {interval: 1s, fast_interval: 200ms, rise: 1}}, drain: {deadline: 3s, spread: 500ms}}
-`, dir, w.at["lines"], p.idle, w.at["front"], cert, key, p.more, p.balance, p.talkers, p.secure), "POOL", p.pool)
+  inner: {balance: %[8]s, backends: [%[12]s], tls: {ca: %[13]q, server_name: pass.test}, health: {active: {interval: 1s, fast_interval: 200ms, rise: 1}}, drain: {deadline: 3s, spread: 500ms}}
+`, dir, w.at["lines"], p.idle, w.at["front"], cert, key, p.more, p.balance, p.talkers, p.secure, w.at["inner"], strings.ReplaceAll(p.secure, "tcp://", "tls://"), authority), "POOL", p.pool)
 	}
 	w.live = startLive(t, binary, text)
 	t.Cleanup(func() {
@@ -235,13 +241,13 @@ listeners:
 	p.pool, p.more = "others", ""
 	leftPool := 0
 	for _, s := range w.all {
-		if s.way != "named" {
+		if !slices.Contains(ofSecure, s.way) {
 			leftPool++
 		}
 	}
 	reload()
 	w.whole("right after a pool and a listener have left")
-	fresh := w.open(10, "lines", "named", "ended", "unix")
+	fresh := w.open(10, "lines", "named", "ended", "inner", "unix")
 	if _, err := net.Dial("tcp", w.at["proxied"]); err == nil {
 		t.Error("the listener that has left accepts")
 	}
@@ -249,7 +255,7 @@ listeners:
 	ended := 0
 	eventually(t, 40*time.Second, "the sessions of the pool that left end", func() bool {
 		for _, s := range w.broken("after its pool has left") {
-			if ended++; s.way == "named" || slices.Contains(fresh, s) {
+			if ended++; slices.Contains(ofSecure, s.way) || slices.Contains(fresh, s) {
 				t.Errorf("a session of %s, whose pool stays, broke", s.way)
 			}
 		}
