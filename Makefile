@@ -14,7 +14,7 @@ WS_VERSION := 8.23.0
 CADDY_VERSION := v2.11.4
 BIN := $(CURDIR)/bin
 
-.PHONY: help build image deps test vet lint unit bench-once e2e test-long bench faults soak bench-micro fuzz vuln generate clean
+.PHONY: help build image deps deps-long test vet lint unit bench-once e2e test-long bench faults soak bench-micro fuzz vuln generate clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -54,7 +54,10 @@ bench-once: ## each micro-benchmark once, so that none rots
 e2e: build $(BIN)/pebble $(BIN)/h2spec $(BIN)/interop/server $(BIN)/conformance/referenceserver $(BIN)/ws/package.json ## the built binary against real clients and backends, one short case of each promise
 	WEIR=$(BIN)/weir go test -count=1 -parallel 4 -timeout 15m ./test/...
 
-test-long: deps build $(BIN)/pebble $(BIN)/h2spec $(BIN)/interop/server $(BIN)/conformance/referenceserver $(BIN)/ws/package.json ## the long cases
+deps-long: deps ## and what the long cases need beside it
+	@scripts/deps.sh long
+
+test-long: deps-long build $(BIN)/pebble $(BIN)/h2spec $(BIN)/interop/server $(BIN)/conformance/referenceserver $(BIN)/ws/package.json ## the long cases
 	WEIR=$(BIN)/weir go test -count=1 -tags long -timeout 80m -v ./test/...
 
 bench: deps build $(BIN)/caddy ## weir beside nginx, HAProxy and Caddy; 9 rounds in alternation; saved under bench/results, with the table for README.md

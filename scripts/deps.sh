@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs the peers and clients that the tests drive, and gcc for the race
-# detector, where they are missing.
+# detector, where they are missing; with "long" those of the long cases, too.
 set -euo pipefail
 declare -A need=(
   [curl]=curl [nginx]=nginx-light [haproxy]=haproxy [wrk]=wrk [ip]=iproute2
@@ -9,6 +9,9 @@ declare -A need=(
   [promtool]=prometheus [h2load]=nghttp2-client [openssl]=openssl [gnutls-cli]=gnutls-bin
   [redis-server]=redis-server [sshd]=openssh-server [exim4]=exim4-daemon-light
 )
+if [ "${1-}" = long ]; then
+  need[chromium]=chromium
+fi
 missing=()
 for cmd in "${!need[@]}"; do
   command -v "$cmd" >/dev/null || [ -x "/usr/sbin/$cmd" ] || missing+=(${need[$cmd]}) # one or more

@@ -421,6 +421,6 @@ func tool(t *testing.T, name string) string {
 			return path
 		}
 	}
-	t.Fatalf("%s is not installed: run `make deps`", name)
+	t.Fatalf("%s is not installed: run `make deps` (of a long case: `make deps-long`)", name)
 	return ""
 }
