@@ -155,14 +155,14 @@ func (p *part) judge(h *heard, other *part) error {
 	}
 	switch {
 	case !h.sent && other.Fate != endsWell:
-	case h.err == io.EOF && len(h.bytes) < len(want) && other.Fate != endsAtOnce:
+	case errors.Is(h.err, io.EOF) && len(h.bytes) < len(want) && other.Fate != endsAtOnce:
 		return fmt.Errorf("%d of %d bytes were passed for the whole", len(h.bytes), len(want))
-	case h.err == io.EOF && other.Fate == resets && len(want) > 0:
+	case errors.Is(h.err, io.EOF) && other.Fate == resets && len(want) > 0:
 		return errors.New("a reset was passed for an end in order")
-	case other.Fate == endsWell && (h.err != io.EOF || len(h.bytes) != len(want)):
-		return fmt.Errorf("heard %d of %d bytes and then %v of one that ends in order", len(h.bytes), len(want), h.err)
-	case h.err != io.EOF && !errors.Is(h.err, syscall.ECONNRESET):
-		return fmt.Errorf("reading ends by %v", h.err)
+	case other.Fate == endsWell && (!errors.Is(h.err, io.EOF) || len(h.bytes) != len(want)):
+		return fmt.Errorf("heard %d of %d bytes and then %w of one that ends in order", len(h.bytes), len(want), h.err)
+	case !errors.Is(h.err, io.EOF) && !errors.Is(h.err, syscall.ECONNRESET):
+		return fmt.Errorf("reading ends by %w", h.err)
 	}
 	return nil
 }
