@@ -43,13 +43,24 @@ func (g *Gate) Limit() int { return int(g.most.Load()) }
 // Open returns the number of connections.
 func (g *Gate) Open() int { return int(g.open.Load()) }
 
-func (g *Gate) enter() bool {
-	n := g.open.Add(1)
-	if most := g.most.Load(); most > 0 && n > most {
-		g.open.Add(-1)
-		return false
+func (g *Gate) enter() bool { return reserve(&g.open, g.most.Load()) }
+
+// reserve takes one of so many places; 0 or less: of any number. The count is never
+// above them, as whoever reads it would take that for a ceiling that does not hold, and
+// nobody is refused for another one who is.
+func reserve(n *atomic.Int64, most int64) bool {
+	if most <= 0 {
+		n.Add(1)
+		return true
 	}
-	return true
+	for {
+		switch open := n.Load(); {
+		case open >= most:
+			return false
+		case n.CompareAndSwap(open, open+1):
+			return true
+		}
+	}
 }
 
 func (g *Gate) leave() {
@@ -60,16 +71,11 @@ func (g *Gate) leave() {
 // enterFlow counts a flow. It reports false, and counts nothing, where all flows together
 // have what they may, or, when halved is set, half of the places.
 func (g *Gate) enterFlow(halved bool) bool {
-	n := g.flows.Add(1)
 	most := g.mostFlows.Load()
 	if half := max(g.most.Load()/2, 1); halved && g.most.Load() > 0 && (most <= 0 || half < most) {
 		most = half
 	}
-	if most > 0 && n > most {
-		g.flows.Add(-1)
-		return false
-	}
-	return true
+	return reserve(&g.flows, most)
 }
 
 func (g *Gate) leaveFlow() { g.flows.Add(-1) }

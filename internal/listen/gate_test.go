@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -108,6 +109,52 @@ func TestPerClient(t *testing.T) {
 	eventually(t, "place", func() bool { return l.Connections() == 2 })
 	echo(t, dial(t, l), "again")
 	_ = two.Close()
+}
+
+// TestCeilingHolds: however many are refused at once, the count is never above its
+// ceiling.
+func TestCeilingHolds(t *testing.T) {
+	for name, opt := range map[string]Options{
+		"listener": {MaxConnections: 2, Gate: NewGate(8)},
+		"process":  {MaxConnections: 8, Gate: NewGate(2)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := start(t, opt, echoing)
+			set := l.set.Load()
+			for range 2 {
+				if _, _, ok := l.enter(set, netip.Addr{}); !ok {
+					t.Fatal("there was room")
+				}
+			}
+			var all sync.WaitGroup
+			var over atomic.Bool
+			for range 2 {
+				all.Go(func() {
+					for !over.Load() {
+						if _, _, ok := l.enter(set, netip.Addr{}); ok {
+							t.Error("one too many has come in")
+							return
+						}
+					}
+				})
+			}
+			for range 20_000 {
+				if n := opt.Gate.Open(); n > 2 && name == "process" {
+					t.Errorf("%d in the process, whose ceiling is 2", n)
+					break
+				}
+				if n := l.Connections(); n > 2 && name == "listener" {
+					t.Errorf("%d on the listener, whose ceiling is 2", n)
+					break
+				}
+			}
+			over.Store(true)
+			all.Wait()
+			for range 2 {
+				l.leave(set, netip.Addr{}, false)
+			}
+		})
+	}
 }
 
 func TestClientKey(t *testing.T) {

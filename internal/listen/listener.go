@@ -334,8 +334,7 @@ func (l *Listener) panicked(set *settings, v any, stack []byte) {
 // enter takes a place for a connection from a client, or says why there is none.
 // counted is to be given back with the place.
 func (l *Listener) enter(set *settings, client netip.Addr) (why Refusal, counted, ok bool) {
-	if n, most := l.open.Add(1), set.opt.MaxConnections; most > 0 && n > int64(most) {
-		l.undo()
+	if !reserve(&l.open, int64(set.opt.MaxConnections)) {
 		return ListenerLimit, false, false
 	}
 	if !set.opt.Gate.enter() {

@@ -64,8 +64,7 @@ func (l *Listener) decline(set *settings, c *netconn.Conn, why Refusal) {
 
 // enterPassed is enter for a connection that has its place in the process already.
 func (l *Listener) enterPassed(set *settings, client netip.Addr) (why Refusal, counted, ok bool) {
-	if n, most := l.open.Add(1), set.opt.MaxConnections; most > 0 && n > int64(most) {
-		l.undo()
+	if !reserve(&l.open, int64(set.opt.MaxConnections)) {
 		return ListenerLimit, false, false
 	}
 	if counted, ok = l.clients.enter(client, set.opt.MaxPerClient); !ok {
